@@ -1,0 +1,1 @@
+"""The contract: pure functions and state machines, without files, clocks, sockets or processes."""

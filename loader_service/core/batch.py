@@ -1,0 +1,101 @@
+"""One batch as its user sees it, in-process and from the service alike.
+
+Owns `Batch`. Invariant: a batch only *refers* to its arrays. `release()` and `with` drop its own references;
+the memory lives as long as the last array, tensor or view over it, wherever that went.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.errors import ReleasedError
+
+__all__ = ["Batch"]
+
+
+class _Hasher(Protocol):
+    def update(self, data: bytes | memoryview, /) -> None: ...
+
+
+class Batch(Mapping[str, NDArray[Any]]):
+    """A read-only mapping from tensor name to numpy array, with the place of the batch in the run.
+
+    step: global step g; epoch: g div S; step_in_epoch: g mod S. The arrays are read-only: another consumer may
+    be reading the same memory. `copy()` gives arrays of one's own.
+
+    >>> batch = Batch({"labels": np.arange(3)}, step=7, epoch=1, step_in_epoch=2)
+    >>> batch["labels"], batch.step
+    (array([0, 1, 2]), 7)
+    """
+
+    __slots__ = ("__weakref__", "_tensors", "epoch", "step", "step_in_epoch")
+
+    def __init__(self, tensors: Mapping[str, NDArray[Any]], step: int, epoch: int, step_in_epoch: int) -> None:
+        self._tensors: dict[str, NDArray[Any]] | None = dict(tensors)
+        self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
+
+    def _held(self) -> dict[str, NDArray[Any]]:
+        if self._tensors is None:
+            raise ReleasedError(
+                f"batch {self.step} was released; read it before release() or the end of its `with`, "
+                "or keep batch.copy()"
+            )
+        return self._tensors
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._held()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held())
+
+    def __len__(self) -> int:
+        return len(self._held())
+
+    def __eq__(self, other: object) -> bool:
+        """Identity: comparing arrays has no single truth value; compare `digest()` for equal bytes."""
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        if self._tensors is None:
+            return f"Batch(step={self.step}, released)"
+        tensors = ", ".join(f"{name} {a.dtype}{list(a.shape)}" for name, a in self._tensors.items())
+        return f"Batch(step={self.step}, epoch={self.epoch}, {tensors})"
+
+    def release(self) -> None:
+        """Drop this batch's own references. Idempotent. Arrays taken from it before stay valid."""
+        self._tensors = None
+
+    def copy(self) -> Batch:
+        """The same batch in memory of its own, writeable, independent of any ring slot."""
+        tensors = {name: array.copy() for name, array in self._held().items()}
+        return Batch(tensors, self.step, self.epoch, self.step_in_epoch)
+
+    def __enter__(self) -> Self:
+        self._held()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def update_digest(self, hasher: _Hasher) -> None:
+        """Feed step, names, dtypes, shapes and bytes to a hashlib object: equal input, equal batches."""
+        hasher.update(f"step {self.step} {self.epoch} {self.step_in_epoch}\n".encode())
+        for name, array in self._held().items():
+            hasher.update(f"{name} {array.dtype.str} {list(array.shape)}\n".encode())
+            hasher.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+    def digest(self) -> str:
+        """SHA-256 of the batch, hexadecimal."""
+        hasher = hashlib.sha256()
+        self.update_digest(hasher)
+        return hasher.hexdigest()

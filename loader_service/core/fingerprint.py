@@ -1,0 +1,134 @@
+"""A digest of everything that a stream's bytes depend on.
+
+Owns `describe` and `digest`. Invariant: equal descriptions give equal batches, in every process; what has no
+stable description (a lambda, a closure) is an error that names it, never a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import inspect
+import json
+import os
+import types
+from typing import Any
+
+import numpy as np
+
+from loader_service.errors import FingerprintError
+
+__all__ = ["CONTRACT_VERSION", "describe", "digest"]
+
+CONTRACT_VERSION = 1
+"""Rises if the same stream should ever give other bytes."""
+
+
+def _name(kind: Any) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _describe_function(function: Any, path: str) -> Any:
+    name = _name(function)
+    if "<lambda>" in name or "<locals>" in name:
+        raise FingerprintError(
+            f"{path} is {name}, which no other process can tell apart from another such function; "
+            "use a function or class at module level, or give the stream a `version`"
+        )
+    return {"function": name}
+
+
+def _describe_array(array: np.ndarray[Any, Any], path: str) -> Any:
+    if array.dtype.hasobject:
+        raise FingerprintError(f"{path} is an array of Python objects; use numbers, or give a `version`")
+    content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return {"array": array.dtype.str, "shape": list(array.shape), "sha256": content}
+
+
+def _arguments(value: Any, path: str) -> dict[str, Any]:
+    """The constructor's arguments, found again as attributes `name` or `_name`."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+    found: dict[str, Any] = {}
+    if type(value).__init__ is object.__init__:
+        return found
+    for name in list(inspect.signature(type(value).__init__).parameters)[1:]:
+        if not (hasattr(value, name) or hasattr(value, f"_{name}")):
+            raise FingerprintError(
+                f"{path} is a {_name(type(value))} that keeps no attribute for its argument {name!r}; "
+                "keep the argument, give the class a `fingerprint` attribute, or the stream a `version`"
+            )
+        found[name] = getattr(value, name) if hasattr(value, name) else getattr(value, f"_{name}")
+    return found
+
+
+def _describe_object(value: Any, path: str) -> Any:
+    """Its class with its own `fingerprint`, else with its constructor's arguments and its length."""
+    described: dict[str, Any] = {"class": _name(type(value))}
+    own = getattr(value, "fingerprint", None)
+    if own is not None:
+        return described | {"fingerprint": str(own() if callable(own) else own)}
+    described["arguments"] = describe(_arguments(value, path), path)
+    if hasattr(value, "__len__"):
+        described["length"] = len(value)
+    return described
+
+
+def _describe_leaf(value: Any, path: str) -> Any:
+    """`value` where it is a plain value, an array or a function; else None."""
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, bytes):
+        return {"bytes": hashlib.sha256(value).hexdigest()}
+    if isinstance(value, np.generic):
+        return {"scalar": value.dtype.str, "value": value.tobytes().hex()}
+    if isinstance(value, np.ndarray):
+        return _describe_array(value, path)
+    if isinstance(value, np.dtype):
+        return {"dtype": value.str}
+    if isinstance(value, enum.Enum):
+        return {"enum": _name(type(value)), "name": value.name}
+    if isinstance(value, os.PathLike):
+        return {"path": os.fspath(value)}
+    if isinstance(value, type):
+        return {"type": _name(value)}
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+        return _describe_function(value, path)
+    return None
+
+
+def describe(value: Any, path: str = "stream") -> Any:
+    """`value` as JSON-able values that two processes agree on; `path` names the part in errors.
+
+    An object is described by its `fingerprint` attribute where it has one, else by its class, its constructor's
+    arguments and its length. Raises FingerprintError.
+
+    >>> describe({"seed": 7, "shape": (2, 3)})
+    {'seed': 7, 'shape': {'tuple': [2, 3]}}
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    leaf = _describe_leaf(value, path)
+    if leaf is not None:
+        return leaf
+    if isinstance(value, list | tuple):
+        items = [describe(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, set | frozenset):
+        return {"set": sorted(json.dumps(describe(item, path), sort_keys=True) for item in value)}
+    if isinstance(value, dict):
+        return {str(key): describe(item, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, functools.partial):
+        parts = {"args": value.args, "keywords": value.keywords}
+        return {"partial": describe(value.func, path)} | describe(parts, path)
+    if isinstance(value, types.MethodType):
+        return {"method": value.__func__.__qualname__, "of": describe(value.__self__, path)}
+    return _describe_object(value, path)
+
+
+def digest(description: Any) -> str:
+    """SHA-256 of a description, hexadecimal: the fingerprint."""
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

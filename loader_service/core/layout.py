@@ -1,0 +1,117 @@
+"""Where the tensors of one batch lie in one buffer.
+
+Owns `TensorSpec` and `Layout`. Invariant: offsets are multiples of 64, in the order of the tensors, without
+overlap, and `nbytes` covers the last one. A layout from another process is checked by `Layout.from_wire`
+before any view is made over it.
+
+    offset of tensor i = offset of tensor i-1 + its bytes, rounded up to 64
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from loader_service.errors import ProtocolError
+
+__all__ = ["ALIGNMENT", "Layout", "TensorSpec", "align"]
+
+ALIGNMENT = 64
+_MAX_DIMENSIONS = 32
+_KINDS = "biufc"
+"""What may stand in a batch: booleans, integers, floats and complex numbers; never objects."""
+
+
+def align(nbytes: int, unit: int = ALIGNMENT) -> int:
+    """`nbytes` rounded up to a multiple of `unit`.
+
+    >>> align(0), align(1), align(64), align(65)
+    (0, 64, 64, 128)
+    """
+    return -(-nbytes // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor: its name, numpy dtype, shape, and offset in bytes from the start of the batch."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tensors of one batch in storage order, and the bytes that they need together."""
+
+    tensors: tuple[TensorSpec, ...]
+    nbytes: int
+
+    @classmethod
+    def plan(cls, tensors: Iterable[tuple[str, DTypeLike, Sequence[int]]]) -> Layout:
+        """Lay out (name, dtype, shape) one behind the other.
+
+        >>> Layout.plan([("a", "int8", [3]), ("b", "float32", [2, 2])]).nbytes
+        80
+        """
+        specs: list[TensorSpec] = []
+        end = 0
+        for name, dtype, shape in tensors:
+            spec = TensorSpec(name, np.dtype(dtype), tuple(int(size) for size in shape), align(end))
+            specs.append(spec)
+            end = spec.offset + spec.nbytes
+        return cls(tuple(specs), end)
+
+    def views(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """Arrays over `buffer` (uint8 [>= nbytes]), by name; they are writeable if the buffer is.
+
+        Each keeps the buffer alive; nothing is copied.
+        """
+        return {spec.name: np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in self.tensors}
+
+    def to_wire(self) -> list[list[Any]]:
+        """As plain values: [name, dtype text, shape, offset] for each tensor."""
+        return [[spec.name, spec.dtype.str, list(spec.shape), spec.offset] for spec in self.tensors]
+
+    @classmethod
+    def from_wire(cls, entries: Any) -> Layout:
+        """The layout that `to_wire` wrote; every field is checked. Raises ProtocolError."""
+        if not isinstance(entries, list):
+            raise ProtocolError(f"a layout is {type(entries).__name__}; it must be a list of tensors")
+        specs = tuple(_spec_from_wire(entry) for entry in entries)
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ProtocolError("a layout names a tensor twice")
+        return cls(specs, max((spec.offset + spec.nbytes for spec in specs), default=0))
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**48
+
+
+def _spec_from_wire(entry: Any) -> TensorSpec:
+    if not isinstance(entry, list) or len(entry) != 4:
+        raise ProtocolError("a tensor of a layout is not [name, dtype, shape, offset]")
+    name, dtype_text, shape, offset = entry
+    if not isinstance(name, str) or not isinstance(dtype_text, str) or len(dtype_text) > 16:
+        raise ProtocolError("a tensor's name and dtype must be text")
+    if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_size, shape)):
+        raise ProtocolError(f"tensor {name!r} has no valid shape")
+    if not _is_size(offset) or offset % ALIGNMENT:
+        raise ProtocolError(f"tensor {name!r} has an offset that is no multiple of {ALIGNMENT}")
+    try:
+        dtype = np.dtype(dtype_text)
+    except (TypeError, ValueError, SyntaxError):
+        raise ProtocolError(f"tensor {name!r} has the unknown dtype {dtype_text!r}") from None
+    if dtype.kind not in _KINDS:
+        raise ProtocolError(f"tensor {name!r} has dtype {dtype_text!r}; a batch holds numbers only")
+    return TensorSpec(name, dtype, tuple(shape), offset)

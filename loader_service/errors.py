@@ -1,0 +1,236 @@
+"""Every error that a user can meet, with its code.
+
+Owns one base class and the two ways an error travels: `to_record` makes plain values of it, `from_record`
+makes the same class again in another process, so that a trainer catches what a worker raised. Invariant:
+a code belongs to one class. A message says what was got, what the limit is and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "AlreadyRunningError",
+    "ArgumentError",
+    "BuildError",
+    "ConfigurationError",
+    "ConsumerClosedError",
+    "DeadlineError",
+    "EndpointError",
+    "FactoryError",
+    "FingerprintError",
+    "ForkedClientError",
+    "HoldLimitError",
+    "IntegrityError",
+    "LoaderServiceError",
+    "MemoryLimitError",
+    "ProtocolError",
+    "ReleasedError",
+    "ServiceClosedError",
+    "ServiceUnavailableError",
+    "SharedMemoryError",
+    "UnknownStreamError",
+    "WorkerStartError",
+    "from_record",
+]
+
+
+class LoaderServiceError(Exception):
+    """Base of all errors of this package; `code` is stable across releases."""
+
+    code: ClassVar[str] = "E1000"
+
+    @property
+    def message(self) -> str:
+        """The text without its code."""
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    def details(self) -> dict[str, Any]:
+        """What a subclass carries beside its message: plain values only."""
+        return {}
+
+    def to_record(self) -> dict[str, Any]:
+        """This error as plain values, for a message to another process."""
+        return {"code": self.code, "message": self.message, "details": self.details()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its record, so that a subclass with arguments of its own survives a process pool."""
+        return from_record, (self.to_record(),)
+
+
+class ConfigurationError(LoaderServiceError):
+    """Raised where a configuration is read: an unknown key, a wrong type, a value out of range."""
+
+    code = "E1001"
+
+
+class FactoryError(ConfigurationError):
+    """Raised at start, in a worker: a stream's factory cannot be imported, called or used."""
+
+    code = "E1002"
+
+
+class WorkerStartError(LoaderServiceError):
+    """Raised at start: a worker process ended, or said nothing, before it was ready."""
+
+    code = "E1003"
+
+
+class ArgumentError(LoaderServiceError, ValueError):
+    """Raised at construction or call: an argument outside its range."""
+
+    code = "E1101"
+
+
+class FingerprintError(LoaderServiceError, TypeError):
+    """Raised where a fingerprint is asked for and a part of the stream has no stable description."""
+
+    code = "E1102"
+
+
+class BuildError(LoaderServiceError):
+    """Raised when a consumer comes to a step whose build failed (section 1 of the data-loading text).
+
+    step: global step; slot: position in the batch or None; index: dataset index or None; cause_type:
+    qualified name of the exception's class; cause_message: its text; remote_traceback: as the worker saw it.
+    """
+
+    code = "E2001"
+
+    def __init__(
+        self,
+        step: int,
+        cause_type: str,
+        cause_message: str,
+        remote_traceback: str = "",
+        *,
+        slot: int | None = None,
+        index: int | None = None,
+    ) -> None:
+        where = "" if slot is None else f" at slot {slot}"
+        where += "" if index is None else f" (dataset index {index})"
+        super().__init__(f"step {step} could not be built{where}: {cause_type}: {cause_message}")
+        self.step, self.slot, self.index = step, slot, index
+        self.cause_type, self.cause_message = cause_type, cause_message
+        self.remote_traceback = remote_traceback
+        if remote_traceback:
+            self.add_note(f"Where the build failed:\n{remote_traceback}")
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "slot": self.slot,
+            "index": self.index,
+            "cause_type": self.cause_type,
+            "cause_message": self.cause_message,
+            "remote_traceback": self.remote_traceback,
+        }
+
+
+class ReleasedError(LoaderServiceError):
+    """Raised by a batch whose own references were dropped by `release()` or by leaving `with`."""
+
+    code = "E2101"
+
+
+class HoldLimitError(LoaderServiceError):
+    """Raised by a consumer that holds as many batches as its ring has slots and asks for one more."""
+
+    code = "E2102"
+
+
+class ServiceUnavailableError(LoaderServiceError, ConnectionError):
+    """Raised by the client: nothing answers at the endpoint within the deadline."""
+
+    code = "E3001"
+
+
+class ServiceClosedError(LoaderServiceError, ConnectionError):
+    """Raised by the client: the daemon said that it stops, or its process is gone."""
+
+    code = "E3002"
+
+
+class ProtocolError(LoaderServiceError):
+    """Raised where a message is decoded: a wrong version, an unknown kind, a field that does not fit."""
+
+    code = "E3003"
+
+
+class UnknownStreamError(LoaderServiceError, LookupError):
+    """Raised by `open`: the daemon serves no stream of that name."""
+
+    code = "E3004"
+
+
+class ConsumerClosedError(LoaderServiceError):
+    """Raised by a consumer that was closed, that failed, or that the daemon does not know."""
+
+    code = "E3005"
+
+
+class DeadlineError(LoaderServiceError, TimeoutError):
+    """Raised by the client: a step was not ready within `timeout_s`. The consumer is still usable."""
+
+    code = "E3006"
+
+
+class ForkedClientError(LoaderServiceError):
+    """Raised in a forked child that uses the client of its parent."""
+
+    code = "E3007"
+
+
+class SharedMemoryError(LoaderServiceError, OSError):
+    """Raised by the daemon: shared memory cannot be had (full, not permitted, gone)."""
+
+    code = "E4001"
+
+
+class MemoryLimitError(LoaderServiceError):
+    """Raised by the daemon: `[server] memory_limit` does not allow what was asked for."""
+
+    code = "E4002"
+
+
+class AlreadyRunningError(LoaderServiceError):
+    """Raised at start: a living daemon serves under the same endpoint."""
+
+    code = "E4003"
+
+
+class EndpointError(LoaderServiceError):
+    """Raised at start or at connect: the endpoint's path cannot be used."""
+
+    code = "E4004"
+
+
+class IntegrityError(LoaderServiceError):
+    """Raised where a segment's header does not say what its message says: a bug, never a user's mistake."""
+
+    code = "E5001"
+
+
+def _classes(base: type[LoaderServiceError]) -> dict[str, type[LoaderServiceError]]:
+    found = {base.code: base}
+    for child in base.__subclasses__():
+        found |= _classes(child)
+    return found
+
+
+def from_record(record: dict[str, Any]) -> LoaderServiceError:
+    """The error that `to_record` described; an unknown code gives the base class with code and text kept.
+
+    >>> from_record(ArgumentError("batch_size is 0").to_record())
+    ArgumentError('batch_size is 0')
+    """
+    code, message = record.get("code"), record.get("message")
+    cls = _classes(LoaderServiceError).get(str(code))
+    if cls is BuildError:
+        return BuildError(**record["details"])
+    if cls is None:
+        return LoaderServiceError(f"{code}: {message}")
+    return cls(str(message))
