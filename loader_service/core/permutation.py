@@ -90,10 +90,10 @@ def _checked_array(
 ) -> NDArray[np.uint64] | NDArray[np.int64]:
     if position.dtype.kind not in "iu":
         raise ArgumentError(f"permute got an array of {position.dtype}; positions must be integers")
-    dtype = np.uint64 if position.dtype.kind == "u" else np.int64
+    signed = position.dtype.kind == "i"
     if n <= 1:
-        return np.zeros(position.shape, dtype)
+        return np.zeros(position.shape, np.int64) if signed else np.zeros(position.shape, np.uint64)
     if position.size and (int(position.min()) < 0 or int(position.max()) >= n):
         raise ArgumentError(f"permute got positions outside [0, {n}); pass positions modulo n")
-    flat = position.astype(np.uint64).ravel()  # [...] -> [M]
-    return _permute_array(flat, n, key).reshape(position.shape).astype(dtype)
+    out = _permute_array(position.astype(np.uint64).ravel(), n, key).reshape(position.shape)  # [...]
+    return out.astype(np.int64) if signed else out

@@ -89,9 +89,7 @@ def derive(seed: int, epoch: int, step: int, slot: int, stream: int) -> int:
     return mix(mix(_derive_step(seed, epoch, step) + slot) + stream)
 
 
-def derive_slots(
-    seed: int, epoch: int, step: int, slots: NDArray[np.uint64], stream: int
-) -> NDArray[np.uint64]:
+def derive_slots(seed: int, epoch: int, step: int, slots: NDArray[np.uint64], stream: int) -> NDArray[np.uint64]:
     """`derive` for many slots at once: slots uint64 [N] -> keys uint64 [N]."""
     h = mix(np.asarray(slots, np.uint64) + np.uint64(_derive_step(seed, epoch, step)))
     return mix(h + np.uint64(stream & MASK64))

@@ -146,9 +146,7 @@ class Stream:
         return digest(self.description)
 
 
-def _build_error(
-    step: int, error: BaseException, slot: int | None = None, index: int | None = None
-) -> BuildError:
+def _build_error(step: int, error: BaseException, slot: int | None = None, index: int | None = None) -> BuildError:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     trace = "".join(traceback.format_exception(error))

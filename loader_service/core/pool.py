@@ -1,0 +1,112 @@
+"""Segments of one stream: which stand in a ring, which are leased, which are spare.
+
+Owns `SegmentPool`, plain accounting over an injected allocator. Invariant: `take` never gives a segment that a
+lease is on or that stands in a ring, and each use of a segment has a higher generation than the one before.
+Fails as its allocator does: nothing is lost then.
+
+    kept after use: at most `reserve` segments in all, none smaller than `segment_bytes`; the rest is retired
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+from loader_service.core.layout import align
+
+__all__ = ["Allocator", "SegmentPool"]
+
+_PAGE = 4096
+
+
+class Allocator(Protocol):
+    """Makes and ends segments; the daemon's is real shared memory, a test's a counter."""
+
+    def create(self, nbytes: int) -> str:
+        """A new segment of at least `nbytes`; raises SharedMemoryError or MemoryLimitError."""
+        ...
+
+    def retire(self, segment: str) -> None:
+        """The segment is not used again."""
+        ...
+
+
+@dataclass(slots=True)
+class _Segment:
+    nbytes: int
+    in_ring: bool = False
+    generation: int = 0
+
+
+class SegmentPool:
+    """The segments of one stream.
+
+    allocator: where segments come from; reserve: how many to keep, one ring; segment_bytes: the size of the next
+    one, in bytes; it rises when a batch needs more.
+    """
+
+    def __init__(self, allocator: Allocator, reserve: int, segment_bytes: int) -> None:
+        self._allocator = allocator
+        self._reserve = reserve
+        self.segment_bytes = align(max(segment_bytes, 1), _PAGE)
+        self._segments: dict[str, _Segment] = {}
+        self._leases: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(segment.nbytes for segment in self._segments.values())
+
+    def nbytes(self, segment: str) -> int:
+        return self._segments[segment].nbytes
+
+    def fill(self) -> None:
+        """Create the reserve ahead of its use. Raises as the allocator."""
+        for segment in [self.take() for _ in range(self._reserve)]:
+            self.give(segment)
+
+    def take(self, nbytes: int = 0) -> str:
+        """A segment for a ring: unleased, of at least max(nbytes, segment_bytes). Raises as the allocator."""
+        if nbytes > self.segment_bytes:
+            self.segment_bytes = align(nbytes + nbytes // 4, _PAGE)
+        for name, segment in self._segments.items():
+            if not segment.in_ring and not self._leases[name] and segment.nbytes >= self.segment_bytes:
+                segment.in_ring = True
+                return name
+        name = self._allocator.create(self.segment_bytes)
+        self._segments[name] = _Segment(self.segment_bytes, in_ring=True)
+        return name
+
+    def give(self, segment: str) -> None:
+        """The segment leaves its ring; it stays untouched while a lease is on it."""
+        self._segments[segment].in_ring = False
+        self._settle(segment)
+
+    def use(self, segment: str) -> int:
+        """The generation of the next build into this segment."""
+        self._segments[segment].generation += 1
+        return self._segments[segment].generation
+
+    def lease(self, segment: str) -> None:
+        self._leases[segment] += 1
+
+    def unlease(self, segment: str) -> None:
+        self._leases[segment] -= 1
+        if not self._leases[segment]:
+            del self._leases[segment]
+            self._settle(segment)
+
+    def leased(self, segment: str) -> bool:
+        return self._leases[segment] > 0
+
+    def _settle(self, name: str) -> None:
+        """Retire a segment that is out of its ring, unleased, and too small or one too many."""
+        segment = self._segments[name]
+        if segment.in_ring or self._leases[name]:
+            return
+        if segment.nbytes < self.segment_bytes or len(self._segments) > self._reserve:
+            del self._segments[name]
+            self._allocator.retire(name)

@@ -1,0 +1,93 @@
+"""The ring: P places, and what stands in each.
+
+Owns `Slot`, `SlotState` and `Ring`. Invariant: the slot of step g is g mod P, and a slot changes state only along
+the arrows below; any other change is an IntegrityError, for it would be a bug of ours.
+
+    FREE -claim-> BUILDING -commit-> READY  -free-> FREE
+                  BUILDING -fail---> FAILED -free-> FREE
+                  BUILDING -abort--> FREE              (the worker died, or nobody wants the step any more)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from loader_service.errors import IntegrityError
+
+__all__ = ["Ring", "Slot", "SlotState"]
+
+
+class SlotState(StrEnum):
+    """FREE: may be claimed; BUILDING: a worker writes; READY: readable; FAILED: holds the step's error."""
+
+    FREE = "free"
+    BUILDING = "building"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Slot:
+    """One place of a ring. `segment` is the memory that stands in it now; `content` is what was committed."""
+
+    place: int
+    segment: str
+    state: SlotState = SlotState.FREE
+    step: int | None = None
+    generation: int = 0
+    content: Any = None
+
+
+class Ring:
+    """P = len(segments) slots with their state changes; it knows nothing of consumers."""
+
+    __slots__ = ("slots",)
+
+    def __init__(self, segments: list[str]) -> None:
+        self.slots = [Slot(place, segment) for place, segment in enumerate(segments)]
+
+    def of(self, step: int) -> Slot:
+        """The place of `step`, whatever stands in it now."""
+        return self.slots[step % len(self.slots)]
+
+    def state(self, step: int) -> SlotState:
+        """The state of `step` itself: FREE where its place holds another step or none."""
+        slot = self.of(step)
+        return slot.state if slot.step == step else SlotState.FREE
+
+    def claim(self, step: int, generation: int) -> Slot:
+        slot = self.of(step)
+        if slot.state is not SlotState.FREE:
+            raise IntegrityError(f"step {step} was claimed while its slot {slot.place} is {slot.state}")
+        slot.state, slot.step, slot.generation = SlotState.BUILDING, step, generation
+        return slot
+
+    def commit(self, step: int, content: Any) -> None:
+        self._leave(step, SlotState.BUILDING, SlotState.READY, content)
+
+    def fail(self, step: int, error: Any) -> None:
+        self._leave(step, SlotState.BUILDING, SlotState.FAILED, error)
+
+    def abort(self, step: int) -> None:
+        self._leave(step, SlotState.BUILDING, SlotState.FREE, None)
+
+    def free_outside(self, window: range) -> None:
+        """Free every READY or FAILED slot whose step does not lie in `window`."""
+        for slot in self.slots:
+            done = slot.state is SlotState.READY or slot.state is SlotState.FAILED
+            if done and slot.step not in window:
+                slot.state, slot.step, slot.content = SlotState.FREE, None, None
+
+    def building(self) -> bool:
+        """Whether a worker still writes into some slot."""
+        return any(slot.state is SlotState.BUILDING for slot in self.slots)
+
+    def _leave(self, step: int, old: SlotState, new: SlotState, content: Any) -> None:
+        slot = self.of(step)
+        if slot.step != step or slot.state is not old:
+            raise IntegrityError(f"step {step} ended its build, and slot {slot.place} is {slot}")
+        slot.state, slot.content = new, content
+        if new is SlotState.FREE:
+            slot.step = None
