@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -142,6 +143,10 @@ def _write_image(image: NDArray[np.float32], row: NDArray[np.float32], pad_value
 
 
 def _as_int32(slot: int, what: str, value: Any) -> int:
+    try:
+        value = index(value)
+    except TypeError as error:
+        raise SlotError(slot, TypeError(f"{what} is {value!r}; it must be an integer")) from error
     if not _INT32.min <= value <= _INT32.max:
         problem = f"{what} {value} does not fit the int32 tensor of the batch"
         raise SlotError(slot, ValueError(problem))

@@ -30,14 +30,21 @@ def _name(kind: Any) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _describe_function(function: Any, path: str) -> Any:
-    name = _name(function)
+def _module_name(thing: Any, path: str) -> str:
+    name = _name(thing)
     if "<lambda>" in name or "<locals>" in name:
         raise FingerprintError(
-            f"{path} is {name}, which no other process can tell apart from another such function; "
+            f"{path} is {name}, which no other process can tell apart from another of that name; "
             "use a function or class at module level, or give the stream a `version`"
         )
-    return {"function": name}
+    return name
+
+
+def _describe_function(function: Any, path: str) -> Any:
+    owner = getattr(function, "__self__", None)  # a bound method's object, of a built-in perhaps its module
+    if owner is None or isinstance(owner, types.ModuleType):
+        return {"function": _module_name(function, path)}
+    return {"method": function.__qualname__, "of": describe(owner, path)}
 
 
 def _describe_array(array: np.ndarray[Any, Any], path: str) -> Any:
@@ -49,11 +56,11 @@ def _describe_array(array: np.ndarray[Any, Any], path: str) -> Any:
 
 def _arguments(value: Any, path: str) -> dict[str, Any]:
     """The constructor's arguments, found again as attributes `name` or `_name`."""
-    if dataclasses.is_dataclass(value):
+    if "__dataclass_fields__" in vars(type(value)):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-    found: dict[str, Any] = {}
     if type(value).__init__ is object.__init__:
-        return found
+        return _attributes(value, path)
+    found: dict[str, Any] = {}
     for name in list(inspect.signature(type(value).__init__).parameters)[1:]:
         if not (hasattr(value, name) or hasattr(value, f"_{name}")):
             raise FingerprintError(
@@ -64,12 +71,24 @@ def _arguments(value: Any, path: str) -> dict[str, Any]:
     return found
 
 
+def _attributes(value: Any, path: str) -> dict[str, Any]:
+    """What was set on an object whose constructor takes nothing, without what it has cached."""
+    kind: Any = type(value)
+    if kind.__new__ is not object.__new__ or not hasattr(value, "__dict__") or isinstance(value, np.ufunc):
+        raise FingerprintError(
+            f"{path} is a {_name(kind)}, whose state cannot be seen from outside; "
+            "give the class a `fingerprint` attribute, or the stream a `version`"
+        )
+    cached = functools.cached_property
+    return {name: item for name, item in vars(value).items() if not isinstance(getattr(kind, name, None), cached)}
+
+
 def _describe_object(value: Any, path: str) -> Any:
     """Its class with its own `fingerprint`, else with its constructor's arguments and its length."""
-    described: dict[str, Any] = {"class": _name(type(value))}
     own = getattr(value, "fingerprint", None)
     if own is not None:
-        return described | {"fingerprint": str(own() if callable(own) else own)}
+        return {"class": _name(type(value)), "fingerprint": str(own() if callable(own) else own)}
+    described: dict[str, Any] = {"class": _module_name(type(value), path)}
     described["arguments"] = describe(_arguments(value, path), path)
     if hasattr(value, "__len__"):
         described["length"] = len(value)
@@ -93,8 +112,8 @@ def _describe_leaf(value: Any, path: str) -> Any:
     if isinstance(value, os.PathLike):
         return {"path": os.fspath(value)}
     if isinstance(value, type):
-        return {"type": _name(value)}
-    if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
+        return {"type": _module_name(value, path)}
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.MethodType):
         return _describe_function(value, path)
     return None
 
@@ -123,8 +142,6 @@ def describe(value: Any, path: str = "stream") -> Any:
     if isinstance(value, functools.partial):
         parts = {"args": value.args, "keywords": value.keywords}
         return {"partial": describe(value.func, path)} | describe(parts, path)
-    if isinstance(value, types.MethodType):
-        return {"method": value.__func__.__qualname__, "of": describe(value.__self__, path)}
     return _describe_object(value, path)
 
 

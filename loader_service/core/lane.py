@@ -28,7 +28,7 @@ class Member:
     @property
     def cursor(self) -> int:
         """The oldest step that it has not released: its lease on everything from there on."""
-        return min(self.leases.values(), default=self.position) if self.leases else self.position
+        return min([self.position, *self.leases.values()])
 
 
 class Lane:

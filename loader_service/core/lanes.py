@@ -18,7 +18,7 @@ from typing import Any
 from loader_service.core.lane import Lane
 from loader_service.core.pool import SegmentPool
 from loader_service.core.slots import Slot, SlotState
-from loader_service.errors import ConsumerClosedError, MemoryLimitError, SharedMemoryError
+from loader_service.errors import ConsumerClosedError, IntegrityError, MemoryLimitError, SharedMemoryError
 
 __all__ = ["Answer", "Claim", "Failure", "Grant", "StreamLanes"]
 
@@ -88,6 +88,8 @@ class StreamLanes:
 
     def open(self, consumer: int, step: int) -> None:
         """A new consumer whose next step is `step`. Raises what memory raises; then it is not open."""
+        if consumer in self.consumers:
+            raise IntegrityError(f"consumer {consumer} was opened twice")
         opened = _Consumer(step)
         self._join(consumer, opened, step)
         self.consumers[consumer] = opened
@@ -193,21 +195,10 @@ class StreamLanes:
         """A lane without members that a worker still writes into, begun anew; else a new one."""
         lane = next((lane for lane in self.lanes.values() if not lane.members), None)
         if lane is None:
-            lane = Lane(next(self._lane_names), self._take_ring(), step)
+            lane = Lane(next(self._lane_names), self.pool.take_ring(self.prefetch), step)
             self.lanes[lane.name] = lane
         lane.rebase(step)
         return lane
-
-    def _take_ring(self) -> list[str]:
-        segments: list[str] = []
-        try:
-            while len(segments) < self.prefetch:
-                segments.append(self.pool.take())
-        except (MemoryLimitError, SharedMemoryError):
-            for segment in segments:
-                self.pool.give(segment)
-            raise
-        return segments
 
     def _depart(self, consumer: int, departing: _Consumer) -> None:
         lane, departing.lane = departing.lane, None

@@ -10,6 +10,7 @@ before any view is made over it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from loader_service.errors import ProtocolError
+from loader_service.errors import ArgumentError, ProtocolError
 
 __all__ = ["ALIGNMENT", "Layout", "TensorSpec", "align"]
 
 ALIGNMENT = 64
 _MAX_DIMENSIONS = 32
+_MAX_NBYTES = 2**48
 _KINDS = "biufc"
 """What may stand in a batch: booleans, integers, floats and complex numbers; never objects."""
+_DTYPE_TEXT = re.compile(rf"[<>|][{_KINDS}]\d{{1,2}}")
 
 
 def align(nbytes: int, unit: int = ALIGNMENT) -> int:
@@ -59,7 +62,7 @@ class Layout:
 
     @classmethod
     def plan(cls, tensors: Iterable[tuple[str, DTypeLike, Sequence[int]]]) -> Layout:
-        """Lay out (name, dtype, shape) one behind the other.
+        """Lay out (name, dtype, shape) one behind the other. Raises ArgumentError: not numbers, a name twice.
 
         >>> Layout.plan([("a", "int8", [3]), ("b", "float32", [2, 2])]).nbytes
         80
@@ -67,9 +70,11 @@ class Layout:
         specs: list[TensorSpec] = []
         end = 0
         for name, dtype, shape in tensors:
-            spec = TensorSpec(name, np.dtype(dtype), tuple(int(size) for size in shape), align(end))
+            spec = TensorSpec(name, _number_dtype(name, dtype), tuple(int(size) for size in shape), align(end))
             specs.append(spec)
             end = spec.offset + spec.nbytes
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ArgumentError(f"a layout names a tensor twice: {[spec.name for spec in specs]}")
         return cls(tuple(specs), end)
 
     def views(self, buffer: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
@@ -91,27 +96,46 @@ class Layout:
         specs = tuple(_spec_from_wire(entry) for entry in entries)
         if len({spec.name for spec in specs}) != len(specs):
             raise ProtocolError("a layout names a tensor twice")
-        return cls(specs, max((spec.offset + spec.nbytes for spec in specs), default=0))
+        end = 0
+        for spec in specs:
+            if spec.offset < end:
+                raise ProtocolError(f"tensor {spec.name!r} begins before the one before it ends")
+            end = spec.offset + spec.nbytes
+        return cls(specs, end)
+
+
+def _number_dtype(name: str, dtype: DTypeLike) -> np.dtype[Any]:
+    """Refused here, where it is planned: an array of objects over raw memory ends the process."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in _KINDS:
+        raise ArgumentError(f"tensor {name!r} has dtype {dtype}; a batch holds numbers only")
+    return dtype
 
 
 def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**48
+    return type(value) is int and 0 <= value < _MAX_NBYTES
 
 
 def _spec_from_wire(entry: Any) -> TensorSpec:
     if not isinstance(entry, list) or len(entry) != 4:
         raise ProtocolError("a tensor of a layout is not [name, dtype, shape, offset]")
     name, dtype_text, shape, offset = entry
-    if not isinstance(name, str) or not isinstance(dtype_text, str) or len(dtype_text) > 16:
+    if not isinstance(name, str) or not isinstance(dtype_text, str):
         raise ProtocolError("a tensor's name and dtype must be text")
+    dtype = _dtype_from_wire(name, dtype_text)
     if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_size, shape)):
         raise ProtocolError(f"tensor {name!r} has no valid shape")
     if not _is_size(offset) or offset % ALIGNMENT:
         raise ProtocolError(f"tensor {name!r} has an offset that is no multiple of {ALIGNMENT}")
-    try:
-        dtype = np.dtype(dtype_text)
-    except (TypeError, ValueError, SyntaxError):
-        raise ProtocolError(f"tensor {name!r} has the unknown dtype {dtype_text!r}") from None
-    if dtype.kind not in _KINDS:
-        raise ProtocolError(f"tensor {name!r} has dtype {dtype_text!r}; a batch holds numbers only")
+    if dtype.itemsize * math.prod(size for size in shape if size) > _MAX_NBYTES:  # numpy counts so, empty or not
+        raise ProtocolError(f"tensor {name!r} has the shape {shape}, more than {_MAX_NBYTES} bytes")
     return TensorSpec(name, dtype, tuple(shape), offset)
+
+
+def _dtype_from_wire(name: str, text: str) -> np.dtype[Any]:
+    if not _DTYPE_TEXT.fullmatch(text):
+        raise ProtocolError(f"tensor {name!r} has dtype {text[:20]!r}; a batch holds numbers, such as '<f4'")
+    try:
+        return np.dtype(text)
+    except TypeError:
+        raise ProtocolError(f"tensor {name!r} has dtype {text!r}, which this machine does not know") from None

@@ -7,6 +7,7 @@ restricts it to [0, n). That domain is less than 4n, so the walk takes under fou
 
 from __future__ import annotations
 
+from operator import index
 from typing import overload
 
 import numpy as np
@@ -74,12 +75,14 @@ def permute(
     >>> sorted(permute(p, 5, key=7) for p in range(5))
     [0, 1, 2, 3, 4]
     """
+    n = index(n)
     if not 0 <= n <= _MAX_N:
         raise ArgumentError(f"permute got n = {n}; n must lie in [0, 2^63]")
     if isinstance(position, np.ndarray):
         return _checked_array(position, n, key)
     if n <= 1:
         return 0
+    position = index(position)
     if not 0 <= position < n:
         raise ArgumentError(f"permute got position {position}; positions must lie in [0, {n})")
     return _permute_int(position, n, key)

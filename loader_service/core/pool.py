@@ -64,20 +64,32 @@ class SegmentPool:
         return self._segments[segment].nbytes
 
     def fill(self) -> None:
-        """Create the reserve ahead of its use. Raises as the allocator."""
-        for segment in [self.take() for _ in range(self._reserve)]:
+        """Create the reserve ahead of its use. Raises as the allocator; what was created by then is kept."""
+        for segment in self.take_ring(self._reserve):
             self.give(segment)
+
+    def take_ring(self, slots: int) -> list[str]:
+        """A segment for each slot of a new ring, or none at all. Raises as the allocator."""
+        taken: list[str] = []
+        try:
+            while len(taken) < slots:
+                taken.append(self.take())
+        except Exception:
+            for segment in taken:
+                self.give(segment)
+            raise
+        return taken
 
     def take(self, nbytes: int = 0) -> str:
         """A segment for a ring: unleased, of at least max(nbytes, segment_bytes). Raises as the allocator."""
-        if nbytes > self.segment_bytes:
-            self.segment_bytes = align(nbytes + nbytes // 4, _PAGE)
+        wanted = self.segment_bytes if nbytes <= self.segment_bytes else align(nbytes + nbytes // 4, _PAGE)
         for name, segment in self._segments.items():
-            if not segment.in_ring and not self._leases[name] and segment.nbytes >= self.segment_bytes:
+            if not segment.in_ring and not self._leases[name] and segment.nbytes >= wanted:
                 segment.in_ring = True
                 return name
-        name = self._allocator.create(self.segment_bytes)
-        self._segments[name] = _Segment(self.segment_bytes, in_ring=True)
+        name = self._allocator.create(wanted)
+        self._segments[name] = _Segment(wanted, in_ring=True)
+        self._grow_to(wanted)
         return name
 
     def give(self, segment: str) -> None:
@@ -101,6 +113,13 @@ class SegmentPool:
 
     def leased(self, segment: str) -> bool:
         return self._leases[segment] > 0
+
+    def _grow_to(self, segment_bytes: int) -> None:
+        """A segment of this size could be had: all next ones have it, and idle smaller ones are of no use."""
+        if segment_bytes > self.segment_bytes:
+            self.segment_bytes = segment_bytes
+            for name in list(self._segments):
+                self._settle(name)
 
     def _settle(self, name: str) -> None:
         """Retire a segment that is out of its ring, unleased, and too small or one too many."""

@@ -46,6 +46,11 @@ def _checked_int(name: str, value: int, low: int, high: int) -> int:
     return value
 
 
+def _settle_int(sampler: SequentialSampler | ShuffledSampler, name: str, low: int, high: int) -> None:
+    """Check an argument and keep it as an int: a numpy integer would overflow in 64-bit arithmetic."""
+    object.__setattr__(sampler, name, _checked_int(name, getattr(sampler, name), low, high))
+
+
 def _steps_per_epoch(n: int, batch_size: int, drop_last: bool) -> int:
     steps = n // batch_size if drop_last else -(-n // batch_size)
     if steps == 0 and n == 0:
@@ -60,10 +65,7 @@ def _steps_per_epoch(n: int, batch_size: int, drop_last: bool) -> int:
 
 def _positions(sampler: SequentialSampler | ShuffledSampler, step: int) -> NDArray[np.int64]:
     """Positions [step·B, step·B + B) of the epoch's order, cut at n: int64 [B]."""
-    if not 0 <= step < sampler.steps_per_epoch:
-        raise ArgumentError(
-            f"step in epoch is {step}; it must lie in [0, {sampler.steps_per_epoch}) for this sampler"
-        )
+    step = _checked_int("step in epoch", step, 0, sampler.steps_per_epoch - 1)
     first = step * sampler.batch_size
     return np.arange(first, min(first + sampler.batch_size, sampler.n), dtype=np.int64)
 
@@ -83,8 +85,8 @@ class SequentialSampler:
     drop_last: bool = True
 
     def __post_init__(self) -> None:
-        _checked_int("n", self.n, 0, _MAX_N)
-        _checked_int("batch_size", self.batch_size, 1, 2**31 - 1)
+        _settle_int(self, "n", 0, _MAX_N)
+        _settle_int(self, "batch_size", 1, 2**31 - 1)
         _steps_per_epoch(self.n, self.batch_size, self.drop_last)
 
     @property
@@ -110,9 +112,9 @@ class ShuffledSampler:
     drop_last: bool = True
 
     def __post_init__(self) -> None:
-        _checked_int("n", self.n, 0, _MAX_N)
-        _checked_int("batch_size", self.batch_size, 1, 2**31 - 1)
-        _checked_int("seed", self.seed, -(2**63), 2**64 - 1)
+        _settle_int(self, "n", 0, _MAX_N)
+        _settle_int(self, "batch_size", 1, 2**31 - 1)
+        _settle_int(self, "seed", -(2**63), 2**64 - 1)
         _steps_per_epoch(self.n, self.batch_size, self.drop_last)
 
     @property
@@ -121,6 +123,6 @@ class ShuffledSampler:
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Dataset indices of the batch, int64 [B]."""
-        _checked_int("epoch", epoch, 0, 2**64 - 1)
+        epoch = _checked_int("epoch", epoch, 0, 2**64 - 1)
         key = derive(self.seed, epoch, 0, 0, STREAM_EPOCH_ORDER)
         return permute(_positions(self, step), self.n, key)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from loader_service.core.batch import Batch
 from loader_service.core.collate import BatchContext, Collator, SlotError
 from loader_service.core.fingerprint import CONTRACT_VERSION, describe, digest
-from loader_service.core.layout import Layout
+from loader_service.core.layout import ALIGNMENT, Layout
 from loader_service.core.rng import STREAM_TRANSFORM, SampleRng, derive
 from loader_service.core.sample import Dataset
 from loader_service.core.samplers import Sampler
@@ -39,7 +39,9 @@ _T = TypeVar("_T")
 
 
 def _fresh(layout: Layout) -> NDArray[np.uint8]:
-    return np.empty(layout.nbytes, np.uint8)
+    memory = np.empty(layout.nbytes + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT  # numpy aligns to 16 bytes only
+    return memory[first : first + layout.nbytes]
 
 
 class Stream:
@@ -105,7 +107,7 @@ class Stream:
 
     def _samples(self, step: int, epoch: int, step_in_epoch: int) -> tuple[Sequence[Any], BatchContext]:
         try:
-            indices = self.sampler.indices(epoch, step_in_epoch)
+            indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
         except Exception as error:
             raise _build_error(step, error) from error
         context = BatchContext(self.seed, epoch, step_in_epoch, indices)
@@ -149,5 +151,5 @@ class Stream:
 def _build_error(step: int, error: BaseException, slot: int | None = None, index: int | None = None) -> BuildError:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    trace = "".join(traceback.format_exception(error))
-    return BuildError(step, name, str(error), trace, slot=slot, index=index)
+    summary = traceback.TracebackException.from_exception(error)  # its text is safe where __str__ raises
+    return BuildError(step, name, str(summary), "".join(summary.format()), slot=slot, index=index)

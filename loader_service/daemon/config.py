@@ -1,0 +1,180 @@
+"""The daemon's configuration: every option is declared here, once.
+
+Owns the configuration classes and how a TOML file or a mapping fills them. Invariant: a `Config` that exists is
+valid; whatever else is a ConfigurationError that names the key, what was got and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from loader_service.errors import ConfigurationError
+
+__all__ = ["Config", "ServerConfig", "StreamConfig", "parse_bytes"]
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?\s*")
+_PREFIXES = ["", "K", "M", "G", "T"]
+_FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def parse_bytes(value: int | str) -> int:
+    """A size in bytes: a number, or text such as "512MiB" or "4 GB". Raises ConfigurationError.
+
+    >>> parse_bytes("1.5KiB"), parse_bytes("2MB"), parse_bytes(64)
+    (1536, 2000000, 64)
+    """
+    if isinstance(value, int):
+        return value
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise ConfigurationError(f"size is {value!r}; write a number of bytes, or text such as '512MiB' or '4GB'")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _PREFIXES.index(prefix.upper()))
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[server]`.
+
+    endpoint: `ipc://` and an absolute path, empty for the user's default; workers: processes, 1 to 1024;
+    memory_limit: of all segments together, 0 for none but the machine's; start_timeout_s: until all workers are
+    ready; import_paths: where factories are looked for besides Python's own path.
+    """
+
+    endpoint: str = ""
+    workers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2
+    memory_limit: int | str = 0
+    start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    import_paths: list[str] = []
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        return parse_bytes(self.memory_limit)
+
+
+class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[streams.NAME]`.
+
+    factory: "module:callable", called in each worker with `args`, returns a Stream; prefetch: P, the slots of a
+    ring, 1 to 65536; slot_bytes: the size of a slot at start, 0 to measure the stream's first batch.
+    """
+
+    factory: str
+    args: dict[str, Any] = {}
+    prefetch: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 8
+    slot_bytes: int | str = 0
+
+    @property
+    def initial_slot_bytes(self) -> int:
+        return parse_bytes(self.slot_bytes)
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole configuration of a daemon; make one with `Config.load` or `Config.of`."""
+
+    streams: dict[str, StreamConfig]
+    server: ServerConfig = ServerConfig()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Config:
+        """Read a TOML file; its directory is an import path. Raises ConfigurationError."""
+        path = Path(path)
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigurationError(f"configuration {path} cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"configuration {path} is no TOML: {error}") from error
+        config = cls.of(content, source=str(path))
+        here = str(path.resolve().parent)
+        paths = [str((Path(here) / entry).resolve()) for entry in config.server.import_paths] + [here]
+        return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, import_paths=paths))
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any] | Config, source: str = "configuration") -> Config:
+        """Check a mapping shaped like the file; a factory may be given as a function. Raises ConfigurationError."""
+        if isinstance(content, Config):
+            return content
+        top = _convert(_Tables, content, f"{source}: the top level")
+        if not top.streams:
+            raise ConfigurationError(f"{source}: there is no stream; add a table [streams.NAME] with a factory")
+        server = _convert(ServerConfig, top.server, f"{source}: [server]")
+        _check_size(server.memory_limit, f"{source}: [server] memory_limit")
+        streams = {name: _stream(table, f"{source}: [streams.{name}]") for name, table in top.streams.items()}
+        return cls(streams, server)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """As plain values, for another process."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+class _Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The two kinds of tables, before each is read by itself, so that an error can name it."""
+
+    streams: dict[str, dict[str, Any]]
+    server: dict[str, Any] = {}
+
+
+_Table = TypeVar("_Table", bound=msgspec.Struct)
+
+
+def _convert(cls: type[_Table], table: Any, where: str) -> _Table:
+    try:
+        return msgspec.convert(table, cls)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where} {_explain(str(error), list(cls.__struct_fields__), table)}") from None
+
+
+def _explain(problem: str, known: list[str], table: Any) -> str:
+    """msgspec's message in the words of the file: the key, what was got, the keys that there are."""
+    text, _, place = problem.partition(" - at `$")
+    unknown = re.search(r"unknown field `(.*)`", text)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown[1], known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"has no key {unknown[1]!r}; {hint}known keys: {', '.join(known)}"
+    key = place.strip("`.").partition("[")[0]
+    if not key:
+        return text.replace("Object missing required field", "must have the key").replace("Expected", "must be")
+    got = table.get(key) if isinstance(table, Mapping) else None
+    return f"{key} is {got!r}; {text[0].lower()}{text[1:]}"
+
+
+def _check_size(value: int | str, where: str) -> None:
+    try:
+        size = parse_bytes(value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error.message}") from None
+    if size < 0:
+        raise ConfigurationError(f"{where} is {value}; it must be at least 0")
+
+
+def _stream(table: Mapping[str, Any], where: str) -> StreamConfig:
+    factory = table.get("factory")
+    if callable(factory):
+        table = {**table, "factory": _importable_name(factory, where)}
+    stream = _convert(StreamConfig, table, where)
+    _check_size(stream.slot_bytes, f"{where} slot_bytes")
+    if not _FACTORY.fullmatch(stream.factory):
+        raise ConfigurationError(
+            f"{where} factory is {stream.factory!r}; write 'module:callable', such as 'mydata.streams:train'"
+        )
+    return stream
+
+
+def _importable_name(factory: Any, where: str) -> str:
+    """The name under which a worker imports a factory that was given as a function."""
+    name = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
+    if name.startswith("__main__:") or not _FACTORY.fullmatch(name):
+        raise ConfigurationError(
+            f"{where} factory is {name}, which a worker process cannot import; move it to the top level of a "
+            "module and give its name, 'module:callable'"
+        )
+    return name

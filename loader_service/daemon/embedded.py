@@ -1,0 +1,40 @@
+"""A daemon that belongs to another process: it gets its configuration from its owner and ends with it.
+
+Owns the process's `main`. Invariant: one line of JSON in (the configuration), one line out (the endpoint, or the error
+that kept it from starting); when the owner closes the connection, however it ends, the daemon ends.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+from loader_service.daemon.config import Config
+from loader_service.daemon.service import Service
+from loader_service.errors import LoaderServiceError
+
+__all__ = ["main"]
+
+
+def _say(owner: socket.socket, content: dict[str, object]) -> None:
+    owner.sendall(json.dumps(content).encode() + b"\n")
+
+
+def main() -> int:
+    """`python -m loader_service.daemon.embedded FD`: FD is this end of the owner's socket pair."""
+    with socket.socket(fileno=int(sys.argv[1])) as owner:
+        owner.set_inheritable(False)
+        with owner.makefile("rb") as lines:
+            config = Config.of(json.loads(lines.readline()))
+        try:
+            service = Service(config, lambda endpoint: _say(owner, {"endpoint": endpoint}))
+            service.loop.watch(owner.fileno(), lambda: service.stop("the process that started it has ended"))
+            return service.run()
+        except LoaderServiceError as error:
+            _say(owner, {"error": error.to_record()})
+            return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

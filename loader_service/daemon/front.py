@@ -1,0 +1,72 @@
+"""The daemon's socket: frames in, checked messages out, replies back.
+
+Owns `Front`. Invariant: what does not decode is answered by an error and goes no further; a peer that is gone, or
+does not read, never blocks the daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+import zmq
+
+from loader_service.daemon.loop import Loop
+from loader_service.errors import ProtocolError
+from loader_service.wire.endpoint import socket_path
+from loader_service.wire.protocol import CLIENT_MESSAGES, MAX_MESSAGE_BYTES, Error, Message, decode, encode
+
+__all__ = ["Front"]
+
+_log = logging.getLogger("loader_service.front")
+_LINGER_MS = 1000
+_BURST = 64
+"""Messages taken from the socket before others get their turn."""
+
+
+class Front:
+    """A ROUTER socket in the loop; each message goes to `handle(identity, message)`."""
+
+    def __init__(self, loop: Loop, handle: Callable[[bytes, Message], None]) -> None:
+        self._loop, self._handle = loop, handle
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = _LINGER_MS
+
+    def bind(self, endpoint: str) -> None:
+        """Listen, for this user only."""
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.bind(endpoint)
+        os.chmod(socket_path(endpoint), 0o600)
+        self._loop.watch(self._socket, self._receive)
+
+    def send(self, identity: bytes, message: Message) -> bool:
+        """Send to the socket of that identity; false where it is not connected any more."""
+        try:
+            self._socket.send_multipart([identity, *encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return error.errno == zmq.EAGAIN  # its queue is full: it is there, and does not read
+        return True
+
+    def close(self) -> None:
+        """Send what is queued, then close. Idempotent."""
+        self._loop.unwatch(self._socket)
+        self._context.destroy(linger=_LINGER_MS)
+
+    def _receive(self) -> None:
+        for _ in range(_BURST):
+            try:
+                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = decode(frames, CLIENT_MESSAGES)
+            except ProtocolError as error:
+                _log.warning("a message was refused: %s", error.message)
+                self.send(identity, Error(0, error.to_record()))
+            else:
+                self._handle(identity, message)

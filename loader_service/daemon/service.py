@@ -1,0 +1,208 @@
+"""The daemon: starts the workers, reserves the rings, opens the socket, runs the loop, cleans up.
+
+Owns `Service`, which wires broker, supervisor, clients and memory. Invariant: it is either ready (all workers READY,
+all rings reserved, the socket bound) or it has failed with one error and left nothing; at its end no process,
+socket or segment of its own is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from loader_service.core.lanes import StreamLanes
+from loader_service.core.pool import SegmentPool
+from loader_service.daemon.broker import Broker
+from loader_service.daemon.clients import Client, Clients
+from loader_service.daemon.config import Config
+from loader_service.daemon.front import Front
+from loader_service.daemon.lock import EndpointLock
+from loader_service.daemon.loop import Loop
+from loader_service.daemon.memory import SharedMemoryAllocator, identity, sweep
+from loader_service.daemon.messages import FromWorker, Started, StartFailed
+from loader_service.daemon.roster import Roster
+from loader_service.daemon.served import ServedStream
+from loader_service.daemon.supervisor import Supervisor, Worker
+from loader_service.errors import FactoryError, LoaderServiceError, WorkerStartError, from_record
+from loader_service.wire.endpoint import default_endpoint, make_private_directory, socket_path
+from loader_service.wire.process import pid_namespace
+from loader_service.wire.protocol import Done, Hello, Message, Ping, Report, Status, Stop, Welcome
+
+__all__ = ["Service"]
+
+_log = logging.getLogger("loader_service.service")
+_PING_S = 2.0
+_STOP_WORKERS_S = 2.0
+
+
+class Service:
+    """One daemon. `run` returns its exit code; `ready(endpoint)` is called once it serves."""
+
+    def __init__(self, config: Config, ready: Callable[[str], None]) -> None:
+        self._config, self._ready = config, ready
+        self.endpoint = config.server.endpoint or default_endpoint()
+        self.loop = Loop(time.monotonic)
+        self._roster = Roster(config)
+        self._allocator = SharedMemoryAllocator(config.server.memory_limit_bytes)
+        self._supervisor = Supervisor(self.loop, self, config.server.workers, self._roster.start_message)
+        self._front = Front(self.loop, self._handle)
+        self._clients = Clients(self.loop, self._client_gone)
+        self._lease_numbers = count(1)
+        self._broker: Broker | None = None
+        self._end: str | None = None
+        self._failure: LoaderServiceError | None = None
+
+    def run(self) -> int:
+        """Serve until told to end; 0 unless the workers are gone for good. Raises what keeps it from starting."""
+        path = socket_path(self.endpoint)
+        make_private_directory(path.parent)
+        lock = EndpointLock(path, identity(os.getpid()))
+        try:
+            self.loop.on_signals([signal.SIGTERM, signal.SIGINT], lambda number: self.stop(number.name))
+            for name in sweep(lock.predecessor):
+                _log.info("removed segment %s of a dead daemon", name)
+            self._start_up()
+            while self._end is None:
+                self.loop.turn()
+        finally:
+            self._shut_down()
+            path.unlink(missing_ok=True)
+            lock.release()
+        return 0 if self._failure is None else 1
+
+    def stop(self, reason: str) -> None:
+        """End after the current turn of the loop."""
+        self._end = self._end or reason
+
+    # --- start -------------------------------------------------------------------------------------------
+
+    def _start_up(self) -> None:
+        self._supervisor.spawn_all()
+        self._await_workers(self._config.server.start_timeout_s)
+        if self._end is None:
+            streams = [self._serve(number, facts.name) for number, facts in enumerate(self._roster.facts)]
+            send = self._front.send
+            self._broker = Broker(streams, self._clients, self._supervisor, send, self._allocator.retired)
+            self._front.bind(self.endpoint)
+            self._ping()
+            self._ready(self.endpoint)
+
+    def _await_workers(self, timeout_s: float) -> None:
+        """Until all are READY or the daemon is told to end. Raises FactoryError, WorkerStartError."""
+        deadline = self.loop.clock() + timeout_s
+        self.loop.after(timeout_s, lambda: None)  # so that a turn ends by then
+        while self._end is None and not all(worker.ready for worker in self._supervisor.workers):
+            self.loop.turn()
+            if self._failure is not None:
+                raise self._failure
+            if self.loop.clock() >= deadline:
+                raise WorkerStartError(
+                    f"the workers were not ready within {timeout_s} s; make the factories faster, or raise "
+                    "[server] start_timeout_s"
+                )
+
+    def _serve(self, number: int, name: str) -> ServedStream:
+        """A stream with its ring reserved. Raises SharedMemoryError, MemoryLimitError."""
+        facts, prefetch = self._roster.facts[number], self._config.streams[name].prefetch
+        pool = SegmentPool(self._allocator, prefetch, self._roster.slot_bytes(name))
+        try:
+            self._allocator.check_ring(prefetch, pool.segment_bytes)
+            pool.fill()
+        except LoaderServiceError as error:
+            raise type(error)(f"stream {name!r} with prefetch {prefetch}: {error.message}") from error
+        lanes = StreamLanes(prefetch, pool, self._lease_numbers)
+        return ServedStream(name, number, facts.steps_per_epoch, facts.fingerprint, lanes)
+
+    # --- messages of clients -------------------------------------------------------------------------------
+
+    def _handle(self, identity_: bytes, message: Message) -> None:
+        assert self._broker is not None  # the socket is bound after it exists
+        if isinstance(message, Hello):
+            self._clients.greet(identity_, message)
+            streams = list(self._broker.streams)
+            self._front.send(identity_, Welcome(message.request, os.getpid(), pid_namespace(), streams))
+        elif isinstance(message, Status):
+            self._front.send(identity_, Report(message.request, self.report(message.builds)))
+        elif isinstance(message, Stop):
+            self._front.send(identity_, Done(message.request))
+            self.stop("`loader-service stop`")
+        else:
+            self._broker.handle(identity_, message)
+
+    def _ping(self) -> None:
+        for client in self._clients.unseen():
+            if not self._front.send(client.identity, Ping()):
+                self._clients.lose(client)
+        self.loop.after(_PING_S, self._ping)
+
+    def _client_gone(self, client: Client) -> None:
+        _log.info("client with pid %d is gone; its %d consumers end", client.pid, len(client.consumers))
+        if self._broker is not None:
+            self._broker.client_gone(client)
+
+    # --- the supervisor's Watcher ----------------------------------------------------------------------------
+
+    def worker_said(self, worker: Worker, message: FromWorker) -> None:
+        if isinstance(message, StartFailed):
+            self._fail(from_record(message.error))
+        elif isinstance(message, Started):
+            self._check(worker, message)
+        elif self._broker is not None:
+            self._broker.worker_said(worker, message)
+
+    def worker_died(self, worker: Worker, tasks: list[int], how: str) -> None:
+        if self._broker is not None:
+            self._broker.tasks_lost(tasks, how)
+
+    def workers_gone(self, how: str) -> None:
+        self._fail(WorkerStartError(f"{how}, and none can be started in its place"))
+        self.stop(f"all workers are gone: {self._failure}")
+
+    def _check(self, worker: Worker, started: Started) -> None:
+        try:
+            self._roster.check(worker.number, started.streams)
+        except FactoryError as error:
+            self._fail(error)
+            self._supervisor.give_up(worker, error.message)
+        if self._broker is not None:
+            self._broker.pump()
+
+    def _fail(self, error: LoaderServiceError) -> None:
+        """Log an error of a worker's start; the first one is what the daemon fails of, if it fails."""
+        _log.error("%s", error)
+        self._failure = self._failure or error
+
+    # --- status and end --------------------------------------------------------------------------------------
+
+    def report(self, builds: bool) -> dict[str, Any]:
+        """What `status` tells, as plain values."""
+        assert self._broker is not None  # asked for over the socket
+        consumers = [
+            consumer.stream.consumer(number) | {"pid": consumer.client.pid}
+            for number, consumer in self._broker.consumers.items()
+        ]
+        return {
+            "endpoint": self.endpoint,
+            "pid": os.getpid(),
+            "memory_bytes": self._allocator.used_bytes,
+            "memory_limit_bytes": self._allocator.limit_bytes,
+            "clients": len(self._clients),
+            "streams": [stream.report(builds) for stream in self._broker.streams.values()],
+            "workers": [worker.report() for worker in self._supervisor.workers],
+            "consumers": consumers,
+        }
+
+    def _shut_down(self) -> None:
+        if self._broker is not None:
+            _log.info("ending: %s", self._end)
+            self._broker.say_closing(self._end or "an error of the daemon")
+        self._supervisor.stop(_STOP_WORKERS_S)
+        self._clients.close()
+        self._allocator.close()
+        self._front.close()
+        self.loop.close()

@@ -1,0 +1,183 @@
+"""A worker process: builds the steps that it is told to, into the segments that it is told.
+
+Owns `Worker` and the process's `main`. Invariant: it changes no state but the bytes of the segment under build;
+steps come two ahead, so the next build never waits for the broker. It ends when its connection does. A step that
+cannot be built is an answer, not the end of the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import signal
+import sys
+from collections import deque
+from multiprocessing.connection import Connection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.core.layout import Layout
+from loader_service.core.stream import Stream
+from loader_service.daemon.factory import load_stream
+from loader_service.daemon.messages import (
+    Build,
+    Built,
+    Denied,
+    Failed,
+    FromWorker,
+    Larger,
+    Need,
+    Retire,
+    Start,
+    Started,
+    StartFailed,
+    StreamFacts,
+    StreamSpec,
+    ToWorker,
+    decode_to_worker,
+    encode,
+)
+from loader_service.errors import BuildError, FactoryError, LoaderServiceError, from_record
+from loader_service.wire.segment import HEADER_BYTES, Segment
+
+__all__ = ["Worker", "main"]
+
+_MAX_TEXT = 16_000
+"""Characters of a traceback that travel on: the end of it, where the cause stands."""
+
+
+class Worker:
+    """The streams of one worker process and its connection to the daemon."""
+
+    def __init__(self, connection: Connection, streams: list[Stream]) -> None:
+        self._connection = connection
+        self._streams = streams
+        self._segments: dict[str, Segment] = {}
+        self._ahead: deque[ToWorker] = deque()
+
+    def run(self) -> None:
+        """Work until the connection ends (EOFError, OSError)."""
+        while True:
+            message = self._ahead.popleft() if self._ahead else self._receive()
+            if isinstance(message, Build):
+                self._send(self._build(message))
+            elif isinstance(message, Retire):
+                self._segments.pop(message.segment, None)
+
+    def _build(self, build: Build) -> Built | Failed:
+        target = _Target(self, build)
+        try:
+            batch = self._streams[build.stream].build_into(build.step, target.allocate)
+        except BuildError as error:
+            return Failed(build.task, _trimmed(error).to_record())
+        except LoaderServiceError as error:
+            return Failed(build.task, error.to_record())
+        built = target.commit(batch.epoch, batch.step_in_epoch)
+        batch.release()
+        return built
+
+    def larger(self, task: int, nbytes: int) -> Larger:
+        """Ask for a segment of `nbytes`. Raises what the daemon answers where there is none."""
+        self._send(Need(task, nbytes))
+        while True:
+            message = self._receive()
+            if isinstance(message, Denied) and message.task == task:
+                raise from_record(message.error)
+            if isinstance(message, Larger) and message.task == task:
+                return message
+            self._ahead.append(message)
+
+    def segment(self, name: str) -> Segment:
+        """The writeable mapping of a segment, kept until it is retired."""
+        if name not in self._segments:
+            self._segments[name] = Segment.open(name, writeable=True)
+        return self._segments[name]
+
+    def _receive(self) -> ToWorker:
+        return decode_to_worker(self._connection.recv_bytes())
+
+    def _send(self, message: FromWorker) -> None:
+        self._connection.send_bytes(encode(message))
+
+
+class _Target:
+    """The segment of one build: begin, write, commit."""
+
+    def __init__(self, worker: Worker, build: Build) -> None:
+        self._worker, self._build = worker, build
+        self._segment: Segment | None = None
+        self._generation = build.generation
+        self._layout = Layout((), 0)
+
+    def allocate(self, layout: Layout) -> NDArray[np.uint8]:
+        """The payload for `layout`, in a larger segment where its own is too small."""
+        name, needed = self._build.segment, HEADER_BYTES + layout.nbytes
+        if needed > self._build.nbytes:
+            larger = self._worker.larger(self._build.task, needed)
+            name, self._generation = larger.segment, larger.generation
+        self._layout, self._segment = layout, self._worker.segment(name)
+        self._segment.begin(self._build.step, self._generation)
+        return self._segment.payload[: layout.nbytes]
+
+    def commit(self, epoch: int, step_in_epoch: int) -> Built:
+        assert self._segment is not None  # build_into allocates before it returns
+        self._segment.commit(self._build.step, self._generation, self._layout.nbytes)
+        return Built(self._build.task, epoch, step_in_epoch, self._layout.nbytes, self._layout.to_wire())
+
+
+def _trimmed(error: BuildError) -> BuildError:
+    """The same error with texts that fit a message."""
+    return BuildError(
+        error.step,
+        error.cause_type,
+        error.cause_message[:_MAX_TEXT],
+        error.remote_traceback[-_MAX_TEXT:],
+        slot=error.slot,
+        index=error.index,
+    )
+
+
+def _facts(spec: StreamSpec, stream: Stream) -> StreamFacts:
+    batch_bytes = None
+    if spec.measure:
+        with contextlib.suppress(BuildError):  # it comes again, to the consumer, at its step
+            batch_bytes = stream.layout(0).nbytes
+    return StreamFacts(spec.name, stream.steps_per_epoch, stream.fingerprint, batch_bytes)
+
+
+def _start(connection: Connection, start: Start) -> list[Stream] | None:
+    """Make the streams and say READY; None where one failed, which has been said then."""
+    sys.path[:0] = [path for path in start.import_paths if path not in sys.path]
+    try:
+        streams = [load_stream(spec.name, spec.factory, spec.args) for spec in start.streams]
+    except FactoryError as error:
+        connection.send_bytes(encode(StartFailed(error.to_record())))
+        return None
+    facts = [_facts(spec, stream) for spec, stream in zip(start.streams, streams, strict=True)]
+    connection.send_bytes(encode(Started(facts)))
+    return streams
+
+
+def _die_with_parent() -> None:
+    """Linux: SIGKILL when the daemon ends, also in the middle of a blocked read."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def main() -> None:
+    """`python -m loader_service.daemon.worker FD`: FD is this end of the socket pair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon ends its workers itself
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _die_with_parent()
+    with Connection(int(sys.argv[1])) as connection, contextlib.suppress(EOFError, ConnectionError):
+        start = decode_to_worker(connection.recv_bytes())
+        assert isinstance(start, Start)  # the daemon's first message
+        streams = _start(connection, start)
+        if streams is not None:
+            Worker(connection, streams).run()
+
+
+if __name__ == "__main__":
+    main()

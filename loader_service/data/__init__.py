@@ -1,0 +1,12 @@
+"""Datasets, and for each a factory of a ready stream: what a configuration can name without code of its own.
+
+Importing this package needs numpy only; Pillow is imported when a dataset that draws text is made.
+"""
+
+from __future__ import annotations
+
+from loader_service.core.sample import Dataset
+from loader_service.data.synthetic import SyntheticLines, synthetic_lines
+from loader_service.data.text_images import TextLineImages, text_line_images
+
+__all__ = ["Dataset", "SyntheticLines", "TextLineImages", "synthetic_lines", "text_line_images"]

@@ -1,0 +1,62 @@
+"""The same stream in one process, without workers, sockets or shared memory: the reference and the debugger.
+
+Owns `Loader`. Invariant (section 1): it yields exactly the batches that the service yields; where a platform has no
+processes or no shared memory, everything runs this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import index
+from types import TracebackType
+from typing import Self
+
+from loader_service.core.batch import Batch
+from loader_service.core.stream import Stream
+from loader_service.errors import ArgumentError
+
+__all__ = ["Loader"]
+
+
+class Loader:
+    """Iterates over `stream` from start_step to stop_step (None: without end), each batch built when it is asked for.
+
+    An exception while step g is built comes at g as BuildError and ends the iteration.
+
+    >>> from loader_service.data import synthetic_lines
+    >>> [batch.step for batch in Loader(synthetic_lines(count=8, batch_size=4), start_step=1, stop_step=3)]
+    [1, 2]
+    """
+
+    def __init__(self, stream: Stream, start_step: int = 0, stop_step: int | None = None) -> None:
+        start_step = index(start_step)
+        if start_step < 0 or (stop_step is not None and stop_step < start_step):
+            raise ArgumentError(
+                f"start_step is {start_step} and stop_step {stop_step}; 0 <= start_step <= stop_step must hold"
+            )
+        self.stream, self.next_step, self.stop_step = stream, start_step, stop_step
+
+    def get(self, step: int) -> Batch:
+        """The batch at global step `step`, in memory of its own; iteration goes on behind it. Raises BuildError."""
+        batch = self.stream.build(step)
+        self.next_step = step + 1
+        return batch
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self.stop_step is not None and self.next_step >= self.stop_step:
+            raise StopIteration
+        return self.get(self.next_step)
+
+    def close(self) -> None:
+        """Nothing to do: here for code that also runs with a consumer of the service. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

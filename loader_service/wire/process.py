@@ -1,0 +1,37 @@
+"""Which process is which: whether one still lives, told at once and never mistaken for a later one.
+
+Owns pid namespaces, pidfds and start times, which daemon and client both ask for. Linux has them all; elsewhere
+they are None or 0 and callers fall back.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["open_pidfd", "pid_namespace", "start_time"]
+
+
+def pid_namespace() -> int:
+    """The inode of this process's pid namespace: pids compare only where it is equal. 0 where unknown."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that polls readable once `pid` has ended; the caller closes it. None where there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def start_time(pid: int) -> int | None:
+    """When `pid` started, in clock ticks since boot: with the pid it names one process. None if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])

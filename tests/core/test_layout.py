@@ -1,0 +1,172 @@
+"""Layouts: aligned, apart, the same after a journey, and nothing malformed gets through."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader_service.core.layout import ALIGNMENT, Layout, align
+from loader_service.errors import ArgumentError, ProtocolError
+
+Planned = list[tuple[str, str, list[int]]]
+
+dtypes = st.sampled_from(["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u8", "<f2", "<f4", "<f8", "<c16", ">f4"])
+shapes = st.lists(st.integers(0, 9), max_size=4)
+plans = st.lists(
+    st.tuples(st.text(max_size=5), dtypes, shapes), max_size=8, unique_by=lambda tensor: str(tensor[0])
+)
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.binary(max_size=6) | dtypes,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(st.integers(0, 2**50), st.integers(1, 4096))
+@settings(deadline=None)
+def test_align_gives_the_next_multiple(nbytes: int, unit: int) -> None:
+    aligned = align(nbytes, unit)
+    assert aligned % unit == 0
+    assert nbytes <= aligned < nbytes + unit
+
+
+@given(plans)
+@settings(deadline=None)
+def test_tensors_are_aligned_in_order_and_apart(planned: Planned) -> None:
+    layout = Layout.plan(planned)
+    end = 0
+    for spec, (name, dtype, shape) in zip(layout.tensors, planned, strict=True):
+        assert (spec.name, spec.dtype, spec.shape) == (name, np.dtype(dtype), tuple(shape))
+        assert spec.offset % ALIGNMENT == 0
+        assert end <= spec.offset < end + ALIGNMENT
+        end = spec.offset + np.dtype(dtype).itemsize * math.prod(shape)
+    assert layout.nbytes == end
+
+
+@given(plans)
+@settings(deadline=None)
+def test_a_layout_survives_the_wire(planned: Planned) -> None:
+    layout = Layout.plan(planned)
+    assert Layout.from_wire(layout.to_wire()) == layout
+
+
+@given(plans)
+@settings(deadline=None)
+def test_what_is_written_through_one_view_shows_in_no_other(planned: Planned) -> None:
+    layout = Layout.plan(planned)
+    views = layout.views(np.zeros(layout.nbytes, np.uint8))
+    for name, view in views.items():
+        view.fill(1)
+        assert view.sum() == view.size, name
+    assert sum(int(view.real.sum()) for view in views.values()) == sum(view.size for view in views.values())
+
+
+def test_views_share_the_buffer_and_keep_it_alive() -> None:
+    layout = Layout.plan([("a", np.int32, [2]), ("b", np.float64, [])])
+    buffer = np.zeros(layout.nbytes + 100, np.uint8)
+    views = layout.views(buffer)
+    views["b"][...] = 1.5
+    assert np.frombuffer(buffer[64:72].tobytes()).tolist() == [1.5]
+    del buffer
+    assert views["b"].tolist() == 1.5
+
+
+def test_views_of_a_read_only_buffer_are_read_only() -> None:
+    buffer = np.zeros(64, np.uint8)
+    buffer.flags.writeable = False
+    view = Layout.plan([("a", np.int8, [3])]).views(buffer)["a"]
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+
+
+def test_no_tensors_need_no_bytes() -> None:
+    assert Layout.plan([]) == Layout((), 0)
+    assert Layout.from_wire([]) == Layout((), 0)
+
+
+@pytest.mark.parametrize("dtype", [object, "S4", "U4", "M8[s]", "V8", "i4,f4"], ids=str)
+def test_what_is_no_number_has_no_place_in_a_batch(dtype: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"tensor 'a' has dtype .* numbers only"):
+        Layout.plan([("a", dtype, [2])])
+
+
+def test_a_name_that_stands_twice_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="names a tensor twice"):
+        Layout.plan([("a", np.int8, [2]), ("a", np.int8, [2])])
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        None,
+        {},
+        "text",
+        [None],
+        [["a", "<f4", [2]]],
+        [["a", "<f4", [2], 0, 0]],
+        [[b"a", "<f4", [2], 0]],
+        [["a", None, [2], 0]],
+        [["a", "", [2], 0]],
+        [["a", "f4", [2], 0]],
+        [["a", "<f3", [2], 0]],
+        [["a", "|O8", [2], 0]],
+        [["a", "|O", [2], 0]],
+        [["a", "|S4", [2], 0]],
+        [["a", "<M8[s]", [2], 0]],
+        [["a", "(2,)<f4", [2], 0]],
+        [["a", "<f4,<f4", [2], 0]],
+        [["a", "<f4\n", [2], 0]],
+        [["a", "<f4", None, 0]],
+        [["a", "<f4", 2, 0]],
+        [["a", "<f4", [-1], 0]],
+        [["a", "<f4", [True], 0]],
+        [["a", "<f4", [2.0], 0]],
+        [["a", "<f4", [2**48], 0]],
+        [["a", "<f4", [2**47, 2**47], 0]],
+        [["a", "<f4", [0, 2**47, 2**47], 0]],
+        [["a", "<f4", [1] * 33, 0]],
+        [["a", "<f4", [2], None]],
+        [["a", "<f4", [2], -64]],
+        [["a", "<f4", [2], 8]],
+        [["a", "<f4", [2], 2**48]],
+        [["a", "<f4", [2], 64.0]],
+        [["a", "<f4", [2], 0], ["a", "<f4", [2], 64]],
+        [["a", "<f4", [20], 0], ["b", "<f4", [2], 64]],
+        [["a", "<f4", [2], 64], ["b", "<f4", [2], 0]],
+    ],
+    ids=lambda entries: repr(entries)[:60],
+)
+def test_a_malformed_layout_is_refused(entries: Any) -> None:
+    with pytest.raises(ProtocolError):
+        Layout.from_wire(entries)
+
+
+@given(junk | st.lists(st.tuples(junk, junk, junk, junk).map(list), max_size=3))
+@settings(deadline=None)
+def test_whatever_comes_is_a_layout_or_a_protocol_error(entries: Any) -> None:
+    try:
+        layout = Layout.from_wire(entries)
+    except ProtocolError:
+        return
+    assert Layout.from_wire(layout.to_wire()) == layout
+
+
+@given(plans, st.data())
+@settings(deadline=None)
+def test_one_changed_field_is_a_usable_layout_or_a_protocol_error(planned: Planned, data: st.DataObject) -> None:
+    entries = Layout.plan(planned).to_wire()
+    if not entries:
+        return
+    entry, field = data.draw(st.integers(0, len(entries) - 1)), data.draw(st.integers(0, 3))
+    entries[entry][field] = data.draw(junk | st.integers(0, 5).map(lambda k: k * ALIGNMENT))
+    try:
+        layout = Layout.from_wire(entries)
+    except ProtocolError:
+        return
+    if layout.nbytes < 2**20:
+        layout.views(np.zeros(layout.nbytes, np.uint8))
