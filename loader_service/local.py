@@ -109,9 +109,7 @@ class LocalService:
         try:
             line = json.dumps(config.to_mapping()).encode() + b"\n"
         except TypeError as error:
-            raise ConfigurationError(
-                f"`args` hold what a file could not hold: {error}; pass plain values"
-            ) from None
+            raise ConfigurationError(f"`args` hold what a file could not hold: {error}; pass plain values") from None
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "loader_service.daemon.embedded", str(theirs.fileno())]
         with theirs:

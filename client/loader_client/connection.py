@@ -7,6 +7,7 @@ ServiceUnavailableError where nothing answers within the deadline.
 from __future__ import annotations
 
 import os
+import select
 import warnings
 from operator import index
 from types import TracebackType
@@ -95,6 +96,10 @@ class Client:
         """Ask the daemon to end; it tells all its clients."""
         self._channel.request(Stop, Done, self._timeout_s, "stopping the daemon")
 
+    def wait_for_end(self, timeout_s: float) -> bool:
+        """Wait until the daemon's process has ended; false where it has not, or cannot be seen from here."""
+        return self._daemon_pidfd is not None and bool(select.select([self._daemon_pidfd], [], [], timeout_s)[0])
+
     def close(self) -> None:
         """Close the consumers and the connection. Idempotent. Arrays that are alive stay valid."""
         if self._closed:
@@ -117,9 +122,7 @@ class Client:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
-            warnings.warn(
-                f"the client of {self.endpoint} was not closed", ResourceWarning, stacklevel=2, source=self
-            )
+            warnings.warn(f"the client of {self.endpoint} was not closed", ResourceWarning, stacklevel=2, source=self)
 
 
 def connect(endpoint: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> Client:

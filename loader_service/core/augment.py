@@ -1,7 +1,7 @@
 """Augmentations: callables that edit one image in place with the random numbers of its slot (section 4).
 
-Owns `GainOffset`. Invariant: what is written depends on the image, the fields and the generator alone, and every
-operation is rounded to float32, so the bits are the same on every machine. Fails at construction only.
+Owns `GainOffset`. Invariant: what is written depends on the image, the fields and the generator alone, and
+every operation is rounded to float32, so the bits are the same on every machine. Fails at construction only.
 
     image = image · gain + offset,  gain = gain_low + gain_span · single,  offset = offset_deviation · normal
 """

@@ -95,9 +95,7 @@ class ImageBatchCollator:
             ]
         )
 
-    def write(
-        self, samples: Sequence[ImageSample], context: BatchContext, tensors: Mapping[str, NDArray[Any]]
-    ) -> None:
+    def write(self, samples: Sequence[ImageSample], context: BatchContext, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Fill `tensors` (views of the planned layout, any old content)."""
         tensors["widths"][:] = [sample.image.shape[2] for sample in samples]
         tensors["target_lengths"][:] = [len(sample.target) for sample in samples]

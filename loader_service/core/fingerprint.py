@@ -79,8 +79,8 @@ def _attributes(value: Any, path: str) -> dict[str, Any]:
             f"{path} is a {_name(kind)}, whose state cannot be seen from outside; "
             "give the class a `fingerprint` attribute, or the stream a `version`"
         )
-    cached = functools.cached_property
-    return {name: item for name, item in vars(value).items() if not isinstance(getattr(kind, name, None), cached)}
+    cached = {name for name in vars(value) if isinstance(getattr(kind, name, None), functools.cached_property)}
+    return {name: item for name, item in vars(value).items() if name not in cached}
 
 
 def _describe_object(value: Any, path: str) -> Any:

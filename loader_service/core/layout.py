@@ -127,7 +127,7 @@ def _spec_from_wire(entry: Any) -> TensorSpec:
         raise ProtocolError(f"tensor {name!r} has no valid shape")
     if not _is_size(offset) or offset % ALIGNMENT:
         raise ProtocolError(f"tensor {name!r} has an offset that is no multiple of {ALIGNMENT}")
-    if dtype.itemsize * math.prod(size for size in shape if size) > _MAX_NBYTES:  # numpy counts so, empty or not
+    if dtype.itemsize * math.prod(size for size in shape if size) > _MAX_NBYTES:  # numpy's limit skips zeros
         raise ProtocolError(f"tensor {name!r} has the shape {shape}, more than {_MAX_NBYTES} bytes")
     return TensorSpec(name, dtype, tuple(shape), offset)
 

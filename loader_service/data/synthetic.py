@@ -1,8 +1,8 @@
 """Line images without files: the workload of section 7, for measurements and tests.
 
-Owns `SyntheticLines`. Invariant: sample i depends on (seed, i, height, the widths) alone, never on `count` or on
-what was read before. Samples are windows of two planes of noise that each process makes once, so reading one
-costs next to nothing and what is measured is the loader.
+Owns `SyntheticLines`. Invariant: sample i depends on (seed, i, height, the widths) alone, never on `count` or
+on what was read before. Samples are windows of two planes of noise that each process makes once, so reading one
+costs next to nothing and what is measured is the loader. Fails at construction, or for an index outside.
 
     key_i = derive(seed, 0, 0, i, 2), from which width, window and label are drawn in this order
 """
@@ -60,10 +60,9 @@ class SyntheticLines:
             raise ArgumentError(
                 f"min_width is {self.min_width} and max_width {self.max_width}; it must not be above max_width"
             )
-        if self.height * self.max_width > _PLANE_PIXELS:
-            raise ArgumentError(
-                f"height · max_width is {self.height * self.max_width} pixels; it must be at most {_PLANE_PIXELS}"
-            )
+        largest = self.height * self.max_width
+        if largest > _PLANE_PIXELS:
+            raise ArgumentError(f"height · max_width is {largest} pixels; it must be at most {_PLANE_PIXELS}")
 
     def __len__(self) -> int:
         return self.count

@@ -2,7 +2,7 @@
 
 Owns `TextLineImages`. Invariant: a sample depends on the files' text, the height and the glyphs alone. Each
 character of the text is drawn once, at construction; a line is its glyphs side by side at their advance widths,
-without kerning. So reading touches no font and no file, is safe in threads, and costs some tens of microseconds.
+without kerning. So reading touches no font and no file, is safe in threads and costs about 0.1 ms.
 Fails at construction: ArgumentError names the file, ConfigurationError the missing Pillow.
 
     x_k = sum of the advances before character k, moved right until all ink lies inside a margin of one column
@@ -42,8 +42,8 @@ class TextLineImages:
 
     files: paths of UTF-8 texts, by default the top-level sources of Python's standard library; height: pixels,
     8 to 1024; max_lines: how many lines to keep, all by default. Sample i: image float32 [1, height, W_i] with
-    ink 1.0 on 0.0; target int32 [L], 1 + each character's place in `vocabulary` (0 is CTC's blank); label: which
-    file. Tabs are expanded and blanks at a line's end dropped. Raises ArgumentError, ConfigurationError.
+    ink 1.0 on 0.0; target int32 [L], 1 + each character's place in `vocabulary` (0 is CTC's blank); label:
+    which file. Tabs are expanded and blanks at a line's end dropped. Raises ArgumentError, ConfigurationError.
 
     vocabulary: the characters of all lines, sorted; fingerprint: of the lines, the height and the font.
     """
@@ -83,9 +83,9 @@ class TextLineImages:
 class _Glyphs:
     """The drawn characters of a vocabulary of V.
 
-    ink: V arrays float32 [width, height], column by column, so that a glyph lands in one piece of memory; left:
-    columns from the pen to the ink, int64 [V]; right: to where the ink ends, int64 [V]; advance: how far the pen
-    goes, int64 [V].
+    ink: V arrays float32 [width, height], column by column, so that a glyph lands in one piece of memory;
+    left: columns from the pen to the ink, int64 [V]; right: to where the ink ends, int64 [V]; advance: how far
+    the pen goes, int64 [V].
     """
 
     ink: tuple[NDArray[np.float32], ...]
@@ -155,7 +155,7 @@ def _paths(files: Sequence[str | PathLike[str]] | None) -> list[Path]:
         if not files:
             raise ArgumentError(f"{folder} holds no sources of the standard library here; pass files=[...]")
     if not files:
-        raise ArgumentError("files is empty; pass at least one path, or None for the standard library's sources")
+        raise ArgumentError("files is empty; pass at least one path, or None for Python's own sources")
     return [Path(file) for file in files]
 
 
@@ -178,7 +178,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise ArgumentError(f"cannot read {path}: {error.strerror}; check the path and its permissions") from error
+        raise ArgumentError(f"cannot read {path}: {error.strerror}; check path and permissions") from error
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:

@@ -24,18 +24,17 @@ from loader_service.errors import MemoryLimitError
 __all__ = ["PAGE", "Memory", "World"]
 
 PAGE = 4096
-Text = tuple[object, ...]
 
 
 class Memory:
-    """The allocator: refuses above `limit_bytes`, and refuses to write or to end what is read."""
+    """The allocator: refuses above `limit_bytes`; that a segment is written or retired while it is read, is a bug."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.sizes: dict[str, int] = {}
-        self.texts: dict[str, Text] = {}
+        self.texts: dict[str, object] = {}
         self.readers: Counter[str] = Counter()
-        self.created = self.refused = 0
+        self.created = 0
 
     @property
     def room(self) -> int:
@@ -43,7 +42,6 @@ class Memory:
 
     def create(self, nbytes: int) -> str:
         if nbytes > self.room:
-            self.refused += 1
             raise MemoryLimitError(f"{nbytes} bytes were asked for, {self.room} are free; release a batch")
         name = f"segment-{self.created}"
         self.created += 1
@@ -53,16 +51,15 @@ class Memory:
     def retire(self, segment: str) -> None:
         assert not self.readers[segment], f"{segment} is retired while it is read"
         del self.sizes[segment]
-        self.texts.pop(segment, None)
 
-    def write(self, segment: str, text: Text) -> None:
+    def write(self, segment: str, text: object) -> None:
         assert segment in self.sizes, f"{segment} is written and does not exist"
         assert not self.readers[segment], f"{segment} is written while it is read"
         self.texts[segment] = text
 
 
 class World:
-    """One StreamLanes with P = `prefetch` and memory for `segments` segments of a page, and what is known of it.
+    """One StreamLanes with P = `prefetch`, memory for `segments` segments of a page, and what is known of it.
 
     builds: (lane, step) -> claim; views: lease -> (consumer, grant); waiting: consumer -> step it waits for;
     position: open consumer -> its next step; delivered: consumer -> steps it got; tally: how often what happened.
@@ -78,39 +75,31 @@ class World:
         self.waiting: dict[int, int] = {}
         self.position: dict[int, int] = {}
         self.delivered: dict[int, list[int]] = {}
-        self.claimed: list[tuple[int, int]] = []
         self.tally: Counter[str] = Counter()
         self._errors: set[int] = set()
         self._generations: Counter[str] = Counter()
         self._kept: dict[int, set[int]] = {}
         self._stood: dict[int, tuple[int, set[int]]] = {}
 
-    def open(self, step: int) -> int | None:
-        """A new consumer at `step`: its number, or None where memory is refused."""
+    def open(self, step: int) -> int:
+        """A new consumer at `step`: its number. Raises MemoryLimitError; then it is not open."""
         consumer = len(self.delivered)
         self.delivered[consumer] = []
-        try:
-            self.lanes.open(consumer, step)
-            self.position[consumer] = step
-        except MemoryLimitError:
-            self.tally["open refused"] += 1
+        self.lanes.open(consumer, step)
+        self.position[consumer] = step
         self.check(mover=consumer)
-        return consumer if consumer in self.position else None
+        return consumer
 
     def ask(self, consumer: int, step: int | None = None) -> Answer | None:
-        """Ask for `step`, by default the next one. A refusal leaves the consumer open and without an answer."""
+        """Ask for `step`, by default the next one. Raises MemoryLimitError; then it is open and may ask again."""
         step = self.position[consumer] if step is None else step
         lane = self.lane_of(consumer)
         seeks = lane is None or (step not in lane.window and step != self.position[consumer])
-        self.position[consumer], self.waiting[consumer] = step, step
-        answer = None
-        try:
-            answer = self.lanes.ask(consumer, step)
-        except MemoryLimitError:
-            self.tally["ask refused"] += 1
-            del self.waiting[consumer]
+        self.position[consumer] = step
+        self.waiting.pop(consumer, None)
+        answer = self.lanes.ask(consumer, step)
+        self.waiting[consumer] = step
         self._receive([(consumer, answer)] if answer is not None else [])
-        self.tally["seek"] += seeks
         self.check(mover=consumer if seeks else None)
         return answer
 
@@ -140,6 +129,7 @@ class World:
         self.check()
 
     def claim(self) -> Claim | None:
+        stood = self.standing()
         claim = self.lanes.claim()
         if claim is not None:
             lane = self.lanes.lanes[claim.lane]
@@ -147,48 +137,40 @@ class World:
             assert claim.step in lane.window
             assert claim.place == claim.step % self.prefetch
             assert claim.step not in self._kept[claim.lane], f"{claim} was built already"
-            self.claimed.append((claim.lane, claim.step))
+            self.tally["replaced"] += claim.segment not in stood
+            self.tally["shared"] += len(lane.members) > 1
             self._begin(claim)
             self.check()
         return claim
 
-    def larger(self, claim: Claim, nbytes: int) -> bool:
-        """The claim's segment is too small for `nbytes`; False where no larger one can be had."""
-        before = self.pool.segment_bytes
-        try:
-            claim = self.lanes.larger(claim, nbytes)
-        except MemoryLimitError:
-            self.tally["larger refused"] += 1
-            assert self.pool.segment_bytes == before
-            return False
+    def larger(self, claim: Claim, nbytes: int) -> None:
+        """The claim's segment is too small for `nbytes`. Raises MemoryLimitError; then the claim stands as it was."""
+        claim = self.lanes.larger(claim, nbytes)
         assert claim.segment_bytes >= nbytes
         assert (claim.lane, claim.step) in self.builds
         self._begin(claim)
         self.check()
-        self.tally["larger"] += 1
-        return True
 
     def built(self, claim: Claim) -> None:
-        self._end(claim)
         text = ("bytes of", claim.step, claim.segment, claim.generation)
         self.memory.write(claim.segment, text)
+        self._end(claim)
         self._receive(self.lanes.built(claim, text))
         self.check()
 
     def failed(self, claim: Claim) -> None:
-        self._end(claim)
         self._errors.add(claim.step)
+        self._end(claim)
         self._receive(self.lanes.failed(claim, ("no bytes of", claim.step)))
         self.check()
 
     def aborted(self, claim: Claim) -> None:
         del self.builds[claim.lane, claim.step]
         self.lanes.aborted(claim)
-        self.tally["aborted"] += 1
         self.check()
 
     def settle(self) -> None:
-        """Build all that can be built; then only a leased segment without a spare, or a lease, makes one wait."""
+        """Build all that can be built; then only a lease, or a leased segment without a spare, makes one wait."""
         while self.claim() or self.builds:
             for claim in list(self.builds.values()):
                 self.built(claim)
@@ -198,13 +180,13 @@ class World:
             lane = self.lane_of(consumer)
             assert lane is not None
             if step in lane.window:
-                self.tally["waits for memory"] += 1
+                self.tally["waits for a spare"] += 1
                 assert self.memory.readers[lane.ring.of(step).segment]
                 assert not spare
                 assert self.memory.room < self.pool.segment_bytes
 
     def finish(self) -> None:
-        """Release all and build all, again and again: nobody waits then but for one that does not ask."""
+        """Release all and build all, again and again: then one waits only for a member that does not ask."""
         self.settle()
         while self.views:
             self.release_all()
@@ -216,7 +198,7 @@ class World:
             assert any(self.position[name] == lane.base for name in lane.members if name not in self.waiting)
 
     def end(self) -> None:
-        """Finish, close everyone: nothing is left but the reserve."""
+        """Finish and close everyone: nothing is left but the reserve."""
         self.finish()
         for consumer in list(self.position):
             self.close(consumer)
@@ -237,7 +219,8 @@ class World:
         """All that must hold after an event; `mover` is a consumer that may have changed its lane."""
         self._check_segments()
         for lane in self.lanes.lanes.values():
-            self._check_lane(lane, mover)
+            self._check_slots(lane)
+            self._check_base(lane, mover)
         self._stood = {name: (lane.base, set(lane.members)) for name, lane in self.lanes.lanes.items()}
         for consumer, step in self.waiting.items():
             waits_in = self.lane_of(consumer)
@@ -256,16 +239,19 @@ class World:
         for _, grant in self.views.values():
             assert self.memory.texts[grant.segment] == grant.content, f"{grant} changed under its reader"
 
-    def _check_lane(self, lane: Lane, mover: int | None) -> None:
-        slots = lane.ring.slots
-        building = {slot.step: slot.segment for slot in slots if slot.state is SlotState.BUILDING}
-        known = {step: claim.segment for (name, step), claim in self.builds.items() if name == lane.name}
-        assert building == known
+    def _check_slots(self, lane: Lane) -> None:
+        building = {slot.step: slot.segment for slot in lane.ring.slots if slot.state is SlotState.BUILDING}
+        assert building == {claim.step: claim.segment for claim in self.builds.values() if claim.lane == lane.name}
         assert lane.members or building, f"lane {lane.name} has neither member nor build"
-        ready = [slot.step for slot in slots if slot.state in (SlotState.READY, SlotState.FAILED)]
-        assert all(
-            step in lane.window and slots[step % self.prefetch].step == step for step in ready if step is not None
-        )
+        for slot in lane.ring.slots:
+            assert slot.step is None or slot.place == slot.step % self.prefetch
+            assert slot.state in (SlotState.FREE, SlotState.BUILDING) or slot.step in lane.window
+        for member in lane.members.values():
+            for lease, step in member.leases.items():
+                assert lane.ring.state(step) is SlotState.READY
+                assert lane.ring.of(step).segment == self.views[lease][1].segment
+
+    def _check_base(self, lane: Lane, mover: int | None) -> None:
         cursors = [min([self.position[name], *member.leases.values()]) for name, member in lane.members.items()]
         assert not cursors or lane.base == min(cursors)
         base, members = self._stood.get(lane.name, (lane.base, set()))
@@ -278,14 +264,12 @@ class World:
         for consumer, answer in answers:
             step = self.waiting.pop(consumer)
             assert answer.step == step
+            self.tally[type(answer).__name__] += 1
             if isinstance(answer, Failure):
-                self.tally["failure"] += 1
                 assert step in self._errors
                 assert answer.error == ("no bytes of", step)
                 self._forget(consumer)
                 continue
-            self.tally["grant"] += 1
-            assert answer.place == step % self.prefetch
             assert answer.content == ("bytes of", step, answer.segment, answer.generation)
             assert answer.lease not in self.views
             self.memory.readers[answer.segment] += 1
@@ -305,7 +289,6 @@ class World:
         del self.builds[claim.lane, claim.step]
         if claim.step in self.lanes.lanes[claim.lane].window:
             self._kept[claim.lane].add(claim.step)
-        self.tally["ended"] += 1
 
     def _end_view(self, lease: int) -> None:
         _, grant = self.views.pop(lease)

@@ -1,4 +1,4 @@
-"""The generator against values from an independent implementation, and its array forms against its scalar ones."""
+"""The generator: known values, and its array forms against its scalar ones."""
 
 from __future__ import annotations
 

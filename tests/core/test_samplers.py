@@ -75,8 +75,8 @@ def test_drop_last_leaves_out_only_the_short_batch(make: Make, n: int, batch_siz
         with pytest.raises(ArgumentError, match="no full batch"):
             make(n, batch_size)
         return
-    full = [batch for batch in whole_epoch(make(n, batch_size, drop_last=False), epoch) if len(batch) == batch_size]
-    assert whole_epoch(make(n, batch_size), epoch) == full
+    batches = whole_epoch(make(n, batch_size, drop_last=False), epoch)
+    assert whole_epoch(make(n, batch_size), epoch) == [batch for batch in batches if len(batch) == batch_size]
     assert make(n, batch_size).steps_per_epoch == n // batch_size
 
 
@@ -91,8 +91,9 @@ def test_indices_are_int64_and_the_caller_owns_them(make: Make) -> None:
 
 
 def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
-    orders = [ShuffledSampler(50, 50, seed).indices(epoch, 0).tolist() for seed in range(3) for epoch in range(3)]
-    assert len({tuple(order) for order in orders}) == 9
+    samplers = [ShuffledSampler(50, 50, seed) for seed in range(3)]
+    orders = {tuple(sampler.indices(epoch, 0).tolist()) for sampler in samplers for epoch in range(3)}
+    assert len(orders) == 9
 
 
 def test_a_negative_seed_means_its_twos_complement() -> None:

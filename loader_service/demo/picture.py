@@ -1,0 +1,33 @@
+"""A picture of one batch of line images, each with its text.
+
+Owns `save_grid`. Needs Pillow, of the extra `images`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from loader_service.core.batch import Batch
+from loader_service.errors import ConfigurationError
+
+__all__ = ["save_grid"]
+
+_GAP = 2
+_GAP_GREY = 96
+
+
+def save_grid(batch: Batch, path: Path) -> None:
+    """Write the images of `batch` (float32 [B, 1, H, Wp] in [0, 1]) below one another. Raises ConfigurationError."""
+    images = batch["images"]
+    count, _, height, width = images.shape
+    grid = np.full((count * (height + _GAP) - _GAP, width), _GAP_GREY, np.uint8)
+    for row, image in enumerate(images):
+        top = row * (height + _GAP)
+        grid[top : top + height] = np.clip(image[0] * 255.0, 0, 255).astype(np.uint8)
+    try:
+        Image.fromarray(grid).save(path)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"the picture {path} cannot be written: {error}; name a .png file") from error

@@ -1,0 +1,67 @@
+"""`loader-service status` for people.
+
+Owns `print_status`, which lays out what the daemon reports. Needs rich, of the extra `server`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["print_status"]
+
+_UNITS = ["B", "KiB", "MiB", "GiB", "TiB"]
+_SLOT_SIGNS = {"free": ".", "building": "b", "ready": "R", "failed": "!"}
+
+
+def _size(nbytes: int) -> str:
+    size, unit = float(nbytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.4g} {_UNITS[unit]}"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _slots(lanes: list[dict[str, Any]]) -> str:
+    """One line for each lane: its base, a sign for each slot (* where leased), whom it waits for."""
+    lines = []
+    for lane in lanes:
+        signs = "".join(_SLOT_SIGNS[slot["state"]] + ("*" if slot["leased"] else "") for slot in lane["slots"])
+        lines.append(f"{lane['lane']}: base {lane['base']} [{signs}] waits for {lane['waits_for_consumers']}")
+    return "\n".join(lines) or "none"
+
+
+def print_status(status: dict[str, Any]) -> None:
+    """Print the tables of streams, workers and consumers."""
+    console = Console(highlight=False)
+    limit = status["memory_limit_bytes"]
+    of_limit = f" of {_size(limit)}" if limit else ""
+    console.print(
+        f"daemon pid {status['pid']} at {status['endpoint']}, memory {_size(status['memory_bytes'])}{of_limit}"
+    )
+    streams = _table(
+        "Streams (slots: . free, b building, R ready, ! failed, * leased)",
+        *("stream", "steps/epoch", "prefetch", "slot", "built", "failed", "delivered", "lanes"),
+    )
+    for one in status["streams"]:
+        counts = [str(one[key]) for key in ("built", "failed", "delivered")]
+        sizes = [str(one["steps_per_epoch"]), str(one["prefetch"]), _size(one["segment_bytes"])]
+        streams.add_row(one["name"], *sizes, *counts, _slots(one["lanes"]), style=None)
+    workers = _table("Workers", "worker", "pid", "state", "tasks", "built", "deaths")
+    for one in status["workers"]:
+        workers.add_row(*(str(one[key]) for key in ("worker", "pid", "state", "tasks", "built", "deaths")))
+    keys = ("consumer", "pid", "stream", "lane", "position", "waits_for", "holds")
+    consumers = _table("Consumers", *keys)
+    for one in status["consumers"]:
+        consumers.add_row(*("-" if one[key] is None else str(one[key]) for key in keys))
+    for table in (streams, workers, consumers):
+        console.print()
+        console.print(table, markup=False) if table.row_count else console.print(f"{table.title}: none")
