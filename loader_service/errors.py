@@ -35,6 +35,11 @@ __all__ = [
 ]
 
 
+def _sendable(value: Any) -> Any:
+    """A text as UTF-8 can carry it: one may name a file whose name has bytes of another encoding."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
 class LoaderServiceError(Exception):
     """Base of all errors of this package; `code` is stable across releases."""
 
@@ -54,7 +59,8 @@ class LoaderServiceError(Exception):
 
     def to_record(self) -> dict[str, Any]:
         """This error as plain values, for a message to another process."""
-        return {"code": self.code, "message": self.message, "details": self.details()}
+        details = {key: _sendable(value) for key, value in self.details().items()}
+        return {"code": self.code, "message": _sendable(self.message), "details": details}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by its record, so that a subclass with arguments of its own survives a process pool."""

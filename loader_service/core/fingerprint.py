@@ -89,7 +89,8 @@ def _describe_object(value: Any, path: str) -> Any:
     if own is not None:
         return {"class": _name(type(value)), "fingerprint": str(own() if callable(own) else own)}
     described: dict[str, Any] = {"class": _module_name(type(value), path)}
-    described["arguments"] = describe(_arguments(value, path), path)
+    arguments = _arguments(value, path)
+    described["arguments"] = {name: describe(item, f"{path}.{name}") for name, item in arguments.items()}
     if hasattr(value, "__len__"):
         described["length"] = len(value)
     return described
@@ -125,7 +126,7 @@ def describe(value: Any, path: str = "stream") -> Any:
     arguments and its length. Raises FingerprintError.
 
     >>> describe({"seed": 7, "shape": (2, 3)})
-    {'seed': 7, 'shape': {'tuple': [2, 3]}}
+    {'dict': {'seed': 7, 'shape': {'tuple': [2, 3]}}}
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -138,11 +139,15 @@ def describe(value: Any, path: str = "stream") -> Any:
     if isinstance(value, set | frozenset):
         return {"set": sorted(json.dumps(describe(item, path), sort_keys=True) for item in value)}
     if isinstance(value, dict):
-        return {str(key): describe(item, f"{path}.{key}") for key, item in value.items()}
+        return {"dict": {_key(key, path): describe(item, f"{path}.{key}") for key, item in value.items()}}
     if isinstance(value, functools.partial):
-        parts = {"args": value.args, "keywords": value.keywords}
-        return {"partial": describe(value.func, path)} | describe(parts, path)
+        return {"partial": describe(value.func, path), "given": describe([value.args, value.keywords], path)}
     return _describe_object(value, path)
+
+
+def _key(key: Any, path: str) -> str:
+    """A dict's key as text: 1 and "1" are different keys."""
+    return key if isinstance(key, str) else json.dumps(["key", describe(key, path)], sort_keys=True)
 
 
 def digest(description: Any) -> str:

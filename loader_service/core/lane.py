@@ -63,6 +63,7 @@ class Lane:
         if step not in self.window:
             raise IntegrityError(f"step {step} joined the {self.window} of lane {self.name}")
         self.members[consumer] = Member(step)
+        self._advance()
 
     def leave(self, consumer: int) -> None:
         """End the membership; what it still leases is no longer the lane's to keep."""

@@ -68,7 +68,11 @@ class Stream:
                 "give the sampler n = len(dataset) or less"
             )
         self.dataset, self.sampler, self.collator = dataset, sampler, collator
-        self.seed, self.transform, self.version = as_index(seed), transform, version
+        self.transform, self.version = transform, version
+        try:
+            self.seed = as_index(seed)
+        except TypeError:
+            raise ArgumentError(f"seed is {seed!r}; it must be an integer") from None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -77,7 +81,7 @@ class Stream:
 
     def position(self, step: int) -> tuple[int, int]:
         """(epoch, step in epoch) of global step `step` >= 0. Raises ArgumentError."""
-        if as_index(step) < 0:
+        if step < 0:
             raise ArgumentError(f"step is {step}; global steps count from 0")
         return divmod(as_index(step), self.steps_per_epoch)
 
@@ -98,7 +102,7 @@ class Stream:
         self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
         for tensor in tensors.values():
             tensor.flags.writeable = False
-        return Batch(tensors, step, epoch, step_in_epoch)
+        return Batch(tensors, as_index(step), epoch, step_in_epoch)
 
     def layout(self, step: int) -> Layout:
         """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
@@ -152,4 +156,10 @@ def _build_error(step: int, error: BaseException, slot: int | None = None, index
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     summary = traceback.TracebackException.from_exception(error)  # its text is safe where __str__ raises
-    return BuildError(step, name, str(summary), "".join(summary.format()), slot=slot, index=index)
+    text, trace = _encodable(str(summary)), _encodable("".join(summary.format()))
+    return BuildError(step, name, text, trace, slot=slot, index=index)
+
+
+def _encodable(text: str) -> str:
+    """Without lone surrogates, which names of files may bring and no message can carry."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -10,6 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,7 +20,9 @@ from loader_service.errors import ConfigurationError
 
 __all__ = ["Config", "ServerConfig", "StreamConfig", "parse_bytes"]
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?\s*")
+_SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*(?:([kKMGT])(i?))?B?\s*")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""Half a character, as in a file name that is not UTF-8."""
 _PREFIXES = ["", "K", "M", "G", "T"]
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -35,8 +38,8 @@ def parse_bytes(value: int | str) -> int:
     match = _SIZE.fullmatch(value)
     if match is None:
         raise ConfigurationError(f"size is {value!r}; write a number of bytes, or text such as '512MiB' or '4GB'")
-    number, prefix, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** _PREFIXES.index(prefix.upper()))
+    number, prefix, binary = match.groups(default="")
+    return int(Decimal(number) * (1024 if binary else 1000) ** _PREFIXES.index(prefix.upper()))
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,13 +47,13 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     endpoint: `ipc://` and an absolute path, empty for the user's default; workers: processes, 1 to 1024;
     memory_limit: of all segments together, 0 for none but the machine's; start_timeout_s: until all workers are
-    ready; import_paths: where factories are looked for besides Python's own path.
+    ready, a day at most; import_paths: where factories are looked for besides Python's own path.
     """
 
     endpoint: str = ""
     workers: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 2
     memory_limit: int | str = 0
-    start_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    start_timeout_s: Annotated[float, msgspec.Meta(gt=0, le=86400)] = 120.0
     import_paths: list[str] = []
 
     @property
@@ -61,8 +64,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[streams.NAME]`.
 
-    factory: "module:callable", called in each worker with `args`, returns a Stream; prefetch: P, the slots of a
-    ring, 1 to 65536; slot_bytes: the size of a slot at start, 0 to measure the stream's first batch.
+    factory: "module:callable", called in each worker with `args`, plain values, returns a Stream; prefetch: P, the
+    slots of a ring, 1 to 65536; slot_bytes: the size of a slot at start, 0 to measure the stream's first batch.
     """
 
     factory: str
@@ -89,7 +92,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigurationError(f"configuration {path} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError, or a number of more digits than Python takes
             raise ConfigurationError(f"configuration {path} is no TOML: {error}") from error
         config = cls.of(content, source=str(path))
         here = str(path.resolve().parent)
@@ -156,12 +159,36 @@ def _check_size(value: int | str, where: str) -> None:
         raise ConfigurationError(f"{where} is {value}; it must be at least 0")
 
 
+def _check_plain(value: Any, where: str) -> None:
+    """Raises ConfigurationError where a worker would not get what was given: a date, bytes, 2^64."""
+    if isinstance(value, dict) and all(isinstance(key, str) and _is_plain(key) for key in value):
+        for key, item in value.items():
+            _check_plain(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            _check_plain(item, f"{where}[{place}]")
+    elif not _is_plain(value):
+        raise ConfigurationError(
+            f"{where} is {value!r}; args hold plain values only: UTF-8 text, integers in [-2^63, 2^64), numbers, "
+            "true and false, lists, tables"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, str):
+        return not _SURROGATE.search(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
+    return value is None or isinstance(value, float)
+
+
 def _stream(table: Mapping[str, Any], where: str) -> StreamConfig:
     factory = table.get("factory")
     if callable(factory):
         table = {**table, "factory": _importable_name(factory, where)}
     stream = _convert(StreamConfig, table, where)
     _check_size(stream.slot_bytes, f"{where} slot_bytes")
+    _check_plain(stream.args, f"{where} args")
     if not _FACTORY.fullmatch(stream.factory):
         raise ConfigurationError(
             f"{where} factory is {stream.factory!r}; write 'module:callable', such as 'mydata.streams:train'"

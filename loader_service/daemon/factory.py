@@ -41,13 +41,14 @@ def load_stream(name: str, factory: str, args: dict[str, Any]) -> Stream:
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {traceback.TracebackException.from_exception(error)}"  # safe where __str__ raises
 
 
 def _fault(message: str, cause: Exception) -> FactoryError:
     """The user's code failed: the message ends with where."""
     trace = "".join(traceback.format_exception(cause))
-    return FactoryError(f"{message}\n{trace.rstrip()}")
+    text = f"{message}\n{trace.rstrip()}"
+    return FactoryError(text.encode("utf-8", "backslashreplace").decode())  # names of files may bring surrogates
 
 
 def _module(name: str, where: str) -> Any:

@@ -26,10 +26,28 @@ class EndpointLock:
 
     def __init__(self, path: Path, identity: str) -> None:
         self._path = path.with_name(f"{path.name}.lock")
+        self._fd = self._open()
+        self._take(path)
+        while not self._is_in_place():
+            os.close(self._fd)
+            self._fd = self._open()
+            self._take(path)
+        self.predecessor: str | None = self._read().get("identity")
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "identity": identity}).encode(), 0)
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            _clear(path)
+        except EndpointError:
+            self.release()
+            raise
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise EndpointError(f"the lock file {self._path} cannot be opened: {error.strerror}") from error
+
+    def _take(self, path: Path) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -39,14 +57,13 @@ class EndpointLock:
                 f"a daemon serves {path} already: running, pid {holder.get('pid', 'unknown')}; stop it with "
                 "`loader-service stop`, or give this one another endpoint"
             ) from None
-        self.predecessor: str | None = self._read().get("identity")
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "identity": identity}).encode(), 0)
+
+    def _is_in_place(self) -> bool:
+        """False where the file was removed, by the daemon that ended, after it was opened here."""
         try:
-            _clear(path)
-        except EndpointError:
-            self.release()
-            raise
+            return os.path.samestat(os.fstat(self._fd), self._path.lstat())
+        except FileNotFoundError:
+            return False
 
     def _read(self) -> dict[str, Any]:
         try:

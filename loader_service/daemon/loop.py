@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import zmq
 
@@ -30,6 +31,7 @@ class Loop:
         self._timers: list[tuple[float, int, Handler]] = []
         self._order = count()
         self._wakeup: tuple[socket.socket, socket.socket] | None = None
+        self._previous: dict[signal.Signals, Any] = {}
 
     def watch(self, source: int | zmq.Socket[bytes], handler: Handler) -> None:
         """Call `handler` whenever `source` is readable."""
@@ -51,7 +53,7 @@ class Loop:
         receiver.setblocking(False)
         sender.setblocking(False)
         for number in numbers:
-            signal.signal(number, lambda *_: None)
+            self._previous[number] = signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
 
         def deliver() -> None:
@@ -62,9 +64,9 @@ class Loop:
 
     def turn(self) -> None:
         """Wait for the next event, or timer, and handle what is due."""
-        for source, _ in self._poller.poll(self._wait_ms()):
-            handler = self._handlers.get(source)  # an earlier handler of this turn may have unwatched it
-            if handler is not None:
+        events = [(source, self._handlers[source]) for source, _ in self._poller.poll(self._wait_ms())]
+        for source, handler in events:
+            if self._handlers.get(source) is handler:  # else an earlier one unwatched it; its number may be reused
                 handler()
         while self._timers and self._timers[0][0] <= self.clock():
             heapq.heappop(self._timers)[2]()
@@ -72,6 +74,8 @@ class Loop:
     def close(self) -> None:
         """Give the signals back. Idempotent."""
         if self._wakeup is not None:
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)
             signal.set_wakeup_fd(-1)
             for end in self._wakeup:
                 end.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -97,7 +98,7 @@ class SharedMemoryAllocator:
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be reserved: {error}") from error
         memory.close()  # the daemon itself neither reads nor writes it
         self._segments[name] = memory
-        self.used_bytes += nbytes
+        self.used_bytes += memory.size
         return name
 
     def check_ring(self, slots: int, slot_bytes: int) -> None:
@@ -109,8 +110,10 @@ class SharedMemoryAllocator:
         """Unlink a segment; whoever has it mapped keeps it. `retired` collects the names for the workers."""
         memory = self._segments.pop(segment)
         self.used_bytes -= memory.size
-        with suppress(FileNotFoundError):  # somebody cleaned /dev/shm up
+        try:
             memory.unlink()
+        except FileNotFoundError:  # somebody cleaned /dev/shm up
+            resource_tracker.unregister(f"/{memory.name}", "shared_memory")
         self.retired.append(segment)
 
     def close(self) -> None:

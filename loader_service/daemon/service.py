@@ -73,6 +73,7 @@ class Service:
             self._shut_down()
             path.unlink(missing_ok=True)
             lock.release()
+            self.loop.close()  # until here a second signal changes nothing
         return 0 if self._failure is None else 1
 
     def stop(self, reason: str) -> None:
@@ -102,8 +103,9 @@ class Service:
                 raise self._failure
             if self.loop.clock() >= deadline:
                 raise WorkerStartError(
-                    f"the workers were not ready within {timeout_s} s; make the factories faster, or raise "
-                    "[server] start_timeout_s"
+                    f"the workers were not ready within {timeout_s} s: a factory, or the reading of a stream's first "
+                    "batch, takes that long; raise [server] start_timeout_s, or set the stream's slot_bytes, and no "
+                    "batch is read at start"
                 )
 
     def _serve(self, number: int, name: str) -> ServedStream:
@@ -205,4 +207,3 @@ class Service:
         self._clients.close()
         self._allocator.close()
         self._front.close()
-        self.loop.close()

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ __all__ = ["Supervisor", "Watcher", "Worker"]
 _log = logging.getLogger("loader_service.supervisor")
 _AHEAD = 2
 """Tasks that a worker has at once: the one under build and the next, so that it never waits for a message."""
+_BURST = 32
+"""Broadcasts sent to a worker at work each time it ends a step: it reads them soon, so its connection never fills."""
+_EXIT_S = 1.0
 _MAX_FAILED_STARTS = 3
 _MAX_BACKOFF_S = 5.0
 
@@ -48,7 +52,8 @@ _MAX_BACKOFF_S = 5.0
 class Worker:
     """One place for a worker and the process in it.
 
-    tasks: assigned and not finished, in order; deaths: since the daemon started; streak: since the last success.
+    tasks: assigned and not finished, in order; later: broadcasts that wait until it reads again; deaths: since the
+    daemon started; streak: since the last success.
     """
 
     number: int
@@ -57,6 +62,7 @@ class Worker:
     pidfd: int | None = None
     ready: bool = False
     tasks: list[int] = field(default_factory=list)
+    later: deque[ToWorker] = field(default_factory=deque)
     built: int = 0
     deaths: int = 0
     streak: int = 0
@@ -114,8 +120,11 @@ class Supervisor:
                 worker.connection.send_bytes(encode(message))
 
     def broadcast(self, message: ToWorker) -> None:
+        """Send to all that are ready; to one at work as it ends its steps, for it reads nothing meanwhile."""
         for worker in self.workers:
-            self.send(worker, message)
+            if worker.ready:
+                worker.later.append(message)
+                self._send_later(worker, 0)
 
     def give_up(self, worker: Worker, how: str) -> None:
         """Let nobody take this worker's place."""
@@ -138,15 +147,21 @@ class Supervisor:
     def _spawn(self, worker: Worker) -> None:
         if self._stopping:
             return
+        try:
+            self._launch(worker)
+        except OSError as error:  # no process, descriptor or memory to be had
+            self._end(worker, f"worker {worker.number} cannot be started: {error}")
+
+    def _launch(self, worker: Worker) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "loader_service.daemon.worker", str(theirs.fileno())]
-        with theirs:
+        with ours, theirs:
             worker.process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
             )
-        worker.connection = Connection(ours.detach())
+            worker.connection = Connection(ours.detach())
         worker.pidfd = open_pidfd(worker.process.pid)
-        worker.ready, worker.tasks = False, []
+        worker.ready, worker.tasks, worker.later = False, [], deque()
         self._loop.watch(worker.connection.fileno(), lambda: self._read(worker))
         if worker.pidfd is not None:
             self._loop.watch(worker.pidfd, lambda: self._drain(worker))
@@ -162,6 +177,7 @@ class Supervisor:
             return
         if isinstance(message, Built | Failed):
             worker.tasks.remove(message.task)
+            self._send_later(worker, _BURST)
             if isinstance(message, Built):
                 worker.built, worker.streak = worker.built + 1, 0
         elif isinstance(message, Started):
@@ -169,6 +185,11 @@ class Supervisor:
         elif isinstance(message, StartFailed):
             worker.failed_starts = _MAX_FAILED_STARTS  # the same code would fail again
         self._watcher.worker_said(worker, message)
+
+    def _send_later(self, worker: Worker, limit: int) -> None:
+        """Send the oldest `limit` of what waits, all to a worker that is idle."""
+        for _ in range(min(limit, len(worker.later)) if worker.tasks else len(worker.later)):
+            self.send(worker, worker.later.popleft())
 
     def _drain(self, worker: Worker) -> None:
         """The process has ended: read what it said before, then take note of its end."""
@@ -180,11 +201,11 @@ class Supervisor:
     def _reap(self, worker: Worker) -> str:
         assert worker.process is not None  # spawned together with its connection
         try:
-            code = worker.process.wait(0.2)
-        except subprocess.TimeoutExpired:  # it closed its connection and lives on: of no more use
+            how = _told(worker.process.wait(_EXIT_S))
+        except subprocess.TimeoutExpired:  # it lives on, of no more use
             worker.process.kill()
-            code = worker.process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            worker.process.wait()
+            how = "closed its connection"
         return f"worker {worker.number} (pid {worker.process.pid}) {how}"
 
     def _end(self, worker: Worker, how: str) -> None:
@@ -213,3 +234,11 @@ class Supervisor:
             self._loop.unwatch(worker.pidfd)
             os.close(worker.pidfd)
             worker.pidfd = None
+
+
+def _told(code: int) -> str:
+    """How a process ended, by its exit code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    known = -code in {number.value for number in signal.Signals}  # not all real-time signals have a name
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"

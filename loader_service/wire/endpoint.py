@@ -6,6 +6,7 @@ Owns the default endpoint and the checks of a given one. Fails with EndpointErro
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -16,6 +17,8 @@ __all__ = ["ENVIRONMENT_VARIABLE", "default_endpoint", "make_private_directory",
 
 ENVIRONMENT_VARIABLE = "LOADER_SERVICE_ENDPOINT"
 _SCHEME = "ipc://"
+_FILE = re.compile(r"/[^\0\ud800-\udfff]*[^\0\ud800-\udfff/]")
+"""An absolute path that ZeroMQ can bind: UTF-8, no zero byte, no slash at its end."""
 _MAX_PATH_BYTES = 103
 """sun_path holds 104 bytes on macOS, 108 on Linux, with the terminating zero."""
 
@@ -23,7 +26,7 @@ _MAX_PATH_BYTES = 103
 def runtime_directory() -> Path:
     """The user's directory for sockets: under XDG_RUNTIME_DIR or /run/user/UID, else in the temporary one."""
     for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
-        if parent and os.access(parent, os.W_OK):
+        if os.path.isabs(parent) and os.access(parent, os.W_OK):
             return Path(parent) / "loader-service"
     return Path(tempfile.gettempdir()) / f"loader-service-{os.getuid()}"
 
@@ -36,10 +39,10 @@ def default_endpoint() -> str:
 def socket_path(endpoint: str) -> Path:
     """The file of an endpoint such as `ipc:///run/user/1000/loader-service/default.sock`. Raises EndpointError."""
     path = endpoint.removeprefix(_SCHEME)
-    if not endpoint.startswith(_SCHEME) or not os.path.isabs(path):
+    if not endpoint.startswith(_SCHEME) or not _FILE.fullmatch(path):
         raise EndpointError(
-            f"endpoint is {endpoint!r}; it must be ipc:// with an absolute path, since batches are read "
-            "from the shared memory of this machine"
+            f"endpoint is {endpoint!r}; it must be ipc:// with the absolute path of a file, since batches "
+            "are read from the shared memory of this machine"
         )
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise EndpointError(

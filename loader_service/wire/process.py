@@ -24,14 +24,14 @@ def open_pidfd(pid: int) -> int | None:
     """A descriptor that polls readable once `pid` has ended; the caller closes it. None where there is none."""
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):
+    except (AttributeError, OSError, OverflowError):  # a number from a message may be no pid at all
         return None
 
 
 def start_time(pid: int) -> int | None:
     """When `pid` started, in clock ticks since boot: with the pid it names one process. None if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        content = Path(f"/proc/{pid}/stat").read_bytes()  # a name in it is cut at 15 bytes, in no encoding
     except OSError:
         return None
-    return int(text.rpartition(")")[2].split()[19])
+    return int(content.rpartition(b")")[2].split()[19])

@@ -9,6 +9,7 @@ type and within its limits; anything else is a ProtocolError and nothing more. N
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -246,7 +247,7 @@ _FIELDS = {
 def encode(message: Message) -> list[bytes]:
     """The frames of a message, without an identity."""
     fields = {name: getattr(message, name) for name in _FIELDS[type(message)]}
-    return [VERSION, msgpack.packb({"kind": message.kind, **fields})]
+    return [VERSION, msgpack.packb({"kind": message.kind, **fields}, unicode_errors="backslashreplace")]
 
 
 def _unpacked(payload: bytes) -> dict[str, Any]:
@@ -271,7 +272,7 @@ def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
     kind = content.pop("kind", None)
     cls = table.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise ProtocolError(f"the message's kind is {str(kind)[:32]!r}; this side takes {', '.join(table)}")
+        raise ProtocolError(f"the message's kind is {reprlib.repr(kind)}; this side takes {', '.join(table)}")
     fields = _FIELDS[cls]
     if content.keys() != fields.keys():
         raise ProtocolError(f"a {kind} message has the fields {sorted(fields)}; this one has others")

@@ -80,7 +80,7 @@ class Segment:
     def check(self, step: int, generation: int, nbytes: int) -> None:
         """Raises IntegrityError unless this use of the segment is the one that a message named."""
         expected = (_MAGIC, _READY, step, generation, nbytes)
-        found = _HEADER.unpack_from(self.memory.data, 0)
+        found = _HEADER.unpack_from(self.memory.data, 0) if self.memory.size >= HEADER_BYTES else ()
         if found != expected or nbytes > self.payload.size:
             raise IntegrityError(
                 f"segment {self.name} holds {found}, and the daemon's message says {expected}; "

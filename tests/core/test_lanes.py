@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from loader_service.core.lanes import Claim, Failure, Grant
 from loader_service.errors import ConsumerClosedError, IntegrityError, MemoryLimitError
-from tests.core.lanes_model import PAGE, World
+from tests.core.lanes_model import World
 
 PREFETCH = [1, 2, 3, 4, 5, 8]
 Event = Callable[[World, int, int], object]
@@ -42,11 +42,6 @@ def to_view(event: Event) -> Event:
     return happens
 
 
-def to_known(event: Callable[[World, int], object]) -> Event:
-    """`event` for a consumer that was opened once and may be gone."""
-    return lambda world, _, n: n < len(world.delivered) and event(world, n)
-
-
 def sorted_builds(world: World) -> list[Claim]:
     return [world.builds[key] for key in sorted(world.builds)]
 
@@ -65,7 +60,7 @@ EVENTS: dict[str, tuple[int, Event]] = {
     "releases": (12, to_view(lambda world, holder, lease: world.release(holder, lease))),
     "releases anything": (1, lambda world, consumer, lease: world.release(consumer, lease)),
     "closes": (2, to_consumer(lambda world, consumer, _: world.close(consumer))),
-    "closes again": (1, to_known(lambda world, consumer: world.close(consumer))),
+    "closes again": (1, to_view(lambda world, holder, _: world.close(holder))),
     "loses a client": (1, to_consumer(lambda world, consumer, _: world.drop(consumer))),
     "loses a holder": (1, to_view(lambda world, holder, _: world.drop(holder))),
     "claims": (30, lambda world, _, __: world.claim()),
@@ -74,6 +69,7 @@ EVENTS: dict[str, tuple[int, Event]] = {
     "loses a worker": (1, to_build(lambda world, claim, _: world.aborted(claim))),
     "needs more": (1, to_build(lambda world, claim, n: world.larger(claim, 200 * n))),
     "settles": (3, lambda world, _, __: world.settle()),
+    "finishes": (0, lambda world, _, __: world.finish()),
 }
 """Name -> (weight, event). The two numbers pick a consumer, build or view, and a step, offset or size."""
 
@@ -96,10 +92,6 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(name=st.sampled_from(list(EVENTS)), which=st.integers(0, 7), n=st.integers(0, 24))
     def event(self, name: str, which: int, n: int) -> None:
         happen(self.world, name, which, n)
-
-    @rule()
-    def finish(self) -> None:
-        self.world.finish()
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -240,17 +232,6 @@ def test_a_seek_works_with_memory_for_one_ring_only(step: int, in_flight: int) -
     assert take(world, consumer, step).step == step
     assert len(world.lanes.lanes) == 1
     assert world.memory.created == 4
-
-
-def test_a_seek_that_memory_refuses_leaves_the_consumer_open() -> None:
-    world = World(2, 2)
-    other, consumer = world.open(0), world.open(0)
-    for _ in range(2):
-        with pytest.raises(MemoryLimitError):
-            world.ask(consumer, 50)
-    world.close(other)
-    assert take(world, consumer, 50).step == 50
-    world.end()
 
 
 def test_a_failure_comes_to_each_consumer_at_its_step_after_those_before_it() -> None:

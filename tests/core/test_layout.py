@@ -17,9 +17,8 @@ Planned = list[tuple[str, str, list[int]]]
 
 dtypes = st.sampled_from(["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u8", "<f2", "<f4", "<f8", "<c16", ">f4"])
 shapes = st.lists(st.integers(0, 9), max_size=4)
-plans = st.lists(
-    st.tuples(st.text(max_size=5), dtypes, shapes), max_size=8, unique_by=lambda tensor: str(tensor[0])
-)
+tensors = st.tuples(st.text(max_size=5), dtypes, shapes)
+plans = st.lists(tensors, max_size=8, unique_by=lambda tensor: str(tensor[0]))
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.binary(max_size=6)
 junk = st.recursive(
     leaves | dtypes,
@@ -63,8 +62,8 @@ def test_what_is_written_through_one_view_shows_in_no_other(planned: Planned) ->
     views = layout.views(np.zeros(layout.nbytes, np.uint8))
     for name, view in views.items():
         view.fill(1)
-        assert view.sum() == view.size, name
-    assert sum(int(view.real.sum()) for view in views.values()) == sum(view.size for view in views.values())
+        assert all((other == 0).all() for key, other in views.items() if key != name)
+        view.fill(0)
 
 
 def test_views_share_the_buffer_and_keep_it_alive() -> None:

@@ -118,9 +118,7 @@ NAMES = [f"{kind}-{text}" for _, kind, text in FAULTS]
 @pytest.mark.parametrize(("stream", "kind", "text"), FAULTS, ids=NAMES)
 def test_a_failed_build_names_step_slot_dataset_index_and_cause(stream: Stream, kind: str, text: str) -> None:
     assert stream.build(3)["indices"].tolist() == list(range(24, 32))
-    with pytest.raises(
-        BuildError, match=r"E2001: step 4 could not be built at slot 5 \(dataset index 37\)"
-    ) as caught:
+    with pytest.raises(BuildError, match=r"step 4 could not be built at slot 5 \(dataset index 37\)") as caught:
         stream.build(4)
     error = caught.value
     assert (error.step, error.slot, error.index) == (4, 5, BAD)
@@ -265,6 +263,5 @@ def test_every_error_has_a_code_of_its_own_and_a_public_name() -> None:
 
 
 def test_an_error_of_an_unknown_code_keeps_code_and_text() -> None:
-    assert "E9999: from the future" in str(
-        from_record({"code": "E9999", "message": "from the future", "details": {}})
-    )
+    error = from_record({"code": "E9999", "message": "from the future", "details": {}})
+    assert "E9999: from the future" in str(error)

@@ -1,0 +1,144 @@
+"""Factories that the end-to-end tests serve: small streams, and datasets that misbehave on purpose."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from loader_service import ImageBatchCollator, ImageSample, ShuffledSampler, Stream
+from loader_service.core.samplers import SequentialSampler
+from loader_service.data import synthetic_lines
+
+__all__ = ["corrupt", "dying", "growing", "shuffled_slow", "slow", "small", "two_arguments"]
+
+
+def small(seed: int = 3, batch_size: int = 4) -> Stream:
+    """50 line images with augmentation: 12 steps an epoch, shuffled."""
+    return synthetic_lines(seed=seed, batch_size=batch_size, count=50)
+
+
+def sample(index: int, width: int = 8) -> ImageSample:
+    """A sample whose bytes are its index."""
+    return ImageSample(np.full((1, 4, width), index, np.float32), np.array([index], np.int32), index)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """64 samples whose bytes are their indices; every read leaves a byte in `journal`."""
+
+    journal: str = ""
+    delay_s: float = 0.0
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        if self.journal:
+            with Path(self.journal).open("ab") as file:
+                file.write(bytes([index]))
+        time.sleep(self.delay_s)
+        return sample(index)
+
+
+def slow(delay_s: float = 0.0, journal: str = "") -> Stream:
+    """Batches of 4 in order; each sample takes `delay_s`."""
+    return Stream(Counted(journal, delay_s), SequentialSampler(64, 4), ImageBatchCollator(), seed=0)
+
+
+@dataclass(frozen=True)
+class Growing:
+    """Sample i is i + 1 times as wide as sample 0: later batches need more memory."""
+
+    unit: int = 64
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        return sample(index, self.unit * (index + 1))
+
+
+def growing(unit: int = 64) -> Stream:
+    return Stream(Growing(unit), SequentialSampler(48, 4), ImageBatchCollator(), seed=0)
+
+
+class TwoArgumentError(Exception):
+    """An exception that cannot be made again from its text alone."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        super().__init__(f"bad record in {path} at {offset}")
+
+
+@dataclass(frozen=True)
+class Raising:
+    bad: int
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        if index == self.bad:
+            raise TwoArgumentError("corpus.bin", 1234)
+        return sample(index)
+
+
+def two_arguments(bad: int = 37) -> Stream:
+    return Stream(Raising(bad), SequentialSampler(64, 4), ImageBatchCollator(), seed=0)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """64 JPEG files in memory, of which number `truncated` ends early."""
+
+    truncated: int
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        from PIL import Image
+
+        file = io.BytesIO()
+        Image.fromarray(np.full((16, 16), index, np.uint8)).save(file, "jpeg")
+        data = file.getvalue()
+        with Image.open(io.BytesIO(data[: len(data) // 2] if index == self.truncated else data)) as image:
+            pixels = np.asarray(image, np.float32)
+        return ImageSample(pixels[None], np.array([index], np.int32), index)  # [H, W] -> [1, H, W]
+
+
+def corrupt(truncated: int = 37) -> Stream:
+    return Stream(Pictures(truncated), SequentialSampler(64, 4), ImageBatchCollator(), seed=0)
+
+
+@dataclass(frozen=True)
+class Dying:
+    """Kills its own process at sample `bad`, `times` times in all (counted in the file `journal`)."""
+
+    journal: str
+    bad: int
+    times: int
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        if index == self.bad:
+            with Path(self.journal).open("ab") as file:
+                file.write(b".")
+            if Path(self.journal).stat().st_size <= self.times:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return sample(index)
+
+
+def dying(journal: str, bad: int = 21, times: int = 1) -> Stream:
+    return Stream(Dying(journal, bad, times), SequentialSampler(64, 4), ImageBatchCollator(), seed=0)
+
+
+def shuffled_slow(delay_s: float = 0.002, seed: int = 5) -> Stream:
+    return Stream(Counted(delay_s=delay_s), ShuffledSampler(64, 4, seed), ImageBatchCollator(), seed=seed)
