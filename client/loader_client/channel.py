@@ -11,12 +11,12 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import zmq
 
 from loader_client.session import Held, Session
-from loader_service.errors import DeadlineError, ProtocolError, ServiceClosedError, from_record
+from loader_service.errors import ConsumerClosedError, DeadlineError, ProtocolError, ServiceClosedError, from_record
 from loader_service.wire.protocol import (
     DAEMON_MESSAGES,
     Closing,
@@ -29,6 +29,9 @@ from loader_service.wire.protocol import (
 
 __all__ = ["Channel"]
 
+_LOOK_S = 0.1
+"""How often a request that waits looks whether it is still wanted."""
+
 _Reply = TypeVar("_Reply", bound=Message)
 
 
@@ -36,7 +39,8 @@ class Channel:
     """A connection on which one thread at a time asks; others wait for the lock.
 
     consumer: whose leases come on it, where it is a consumer's; daemon_pidfd: readable when the daemon's process
-    has ended, or None where it cannot be watched.
+    has ended, or None where it cannot be watched; cancelled: while it is set, a request that waits raises
+    ConsumerClosedError within a moment.
     """
 
     def __init__(self, session: Session, consumer: int = 0, daemon_pidfd: int | None = None) -> None:
@@ -45,6 +49,7 @@ class Channel:
         self._lock = threading.Lock()
         self._requests = 0
         self._closing: str | None = None
+        self.cancelled = False
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._daemon_pidfd: int | None = None
@@ -89,8 +94,7 @@ class Channel:
         self._socket.send_multipart(encode(message))
 
     def _receive(self, deadline: float | None, timeout_s: float | None, what: str) -> Message:
-        wait_ms = None if deadline is None else math.ceil(max(0.0, deadline - time.monotonic()) * 1000)
-        ready = dict(self._poller.poll(wait_ms))
+        ready = self._poll(deadline, what)
         if self._socket in ready:
             return decode(self._socket.recv_multipart(), DAEMON_MESSAGES)
         if ready:
@@ -99,6 +103,16 @@ class Channel:
         raise DeadlineError(
             f"{what}: no answer within {timeout_s} s; `loader-service status` tells whom the stream waits for"
         )
+
+    def _poll(self, deadline: float | None, what: str) -> dict[Any, int]:
+        """What is readable; nothing once the deadline has passed."""
+        while True:
+            left_s = _LOOK_S if deadline is None else deadline - time.monotonic()
+            ready = dict(self._poller.poll(math.ceil(max(0.0, min(left_s, _LOOK_S)) * 1000)))
+            if ready or left_s <= 0:
+                return ready
+            if self.cancelled:
+                raise ConsumerClosedError(f"{what}: the consumer was closed while it waited")
 
     def _discard(self, message: Message) -> None:
         """What answers no request of now: the daemon's own words, or an answer that came too late."""

@@ -109,8 +109,13 @@ class Consumer:
             return self.get(self.next_step)
 
     def close(self) -> None:
-        """Leave the stream. Idempotent. Arrays that are alive stay valid, and keep their memory, until they die."""
+        """Leave the stream; a `get` that waits in another thread raises ConsumerClosedError. Idempotent.
+
+        Arrays that are alive stay valid, and keep their memory, until they die.
+        """
+        self._channel.cancelled = True
         with self._lock:
+            self._channel.cancelled = False
             if self._ended is None:
                 self._end("it was closed")
 
@@ -144,7 +149,7 @@ class Consumer:
 
     def _await_hold(self, step: int) -> None:
         deadline = time.monotonic() + self._hold_timeout_s
-        while blocking := self._blocking(step):
+        while (blocking := self._blocking(step)) and not self._channel.cancelled:
             if time.monotonic() >= deadline:
                 raise HoldLimitError(
                     f"step {step} of {self.stream!r} has no slot: this consumer holds arrays of steps {blocking} "

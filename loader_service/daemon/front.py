@@ -13,7 +13,7 @@ from collections.abc import Callable
 import zmq
 
 from loader_service.daemon.loop import Loop
-from loader_service.errors import ProtocolError
+from loader_service.errors import EndpointError, ProtocolError
 from loader_service.wire.endpoint import socket_path
 from loader_service.wire.protocol import CLIENT_MESSAGES, MAX_MESSAGE_BYTES, Error, Message, decode, encode
 
@@ -35,11 +35,14 @@ class Front:
         self._socket.linger = _LINGER_MS
 
     def bind(self, endpoint: str) -> None:
-        """Listen, for this user only."""
+        """Listen, for this user only. Raises EndpointError."""
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.bind(endpoint)
-        os.chmod(socket_path(endpoint), 0o600)
+        try:
+            self._socket.bind(endpoint)
+            os.chmod(socket_path(endpoint), 0o600)
+        except OSError as error:  # zmq's own errors are OSErrors too
+            raise EndpointError(f"the endpoint {endpoint} cannot be bound: {error.strerror}") from error
         self._loop.watch(self._socket, self._receive)
 
     def send(self, identity: bytes, message: Message) -> bool:

@@ -26,13 +26,8 @@ class EndpointLock:
 
     def __init__(self, path: Path, identity: str) -> None:
         self._path = path.with_name(f"{path.name}.lock")
-        self._fd = self._open()
-        self._take(path)
-        while not self._is_in_place():
-            os.close(self._fd)
-            self._fd = self._open()
-            self._take(path)
-        self.predecessor: str | None = self._read().get("identity")
+        self._fd = self._acquire(path)
+        self.predecessor: str | None = _read(self._fd).get("identity")
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "identity": identity}).encode(), 0)
         try:
@@ -41,41 +36,45 @@ class EndpointLock:
             self.release()
             raise
 
-    def _open(self) -> int:
-        try:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise EndpointError(f"the lock file {self._path} cannot be opened: {error.strerror}") from error
-
-    def _take(self, path: Path) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = self._read()
-            os.close(self._fd)
-            raise AlreadyRunningError(
-                f"a daemon serves {path} already: running, pid {holder.get('pid', 'unknown')}; stop it with "
-                "`loader-service stop`, or give this one another endpoint"
-            ) from None
-
-    def _is_in_place(self) -> bool:
-        """False where the file was removed, by the daemon that ended, after it was opened here."""
-        try:
-            return os.path.samestat(os.fstat(self._fd), self._path.lstat())
-        except FileNotFoundError:
-            return False
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            content = json.loads(os.pread(self._fd, 4096, 0) or b"{}")
-        except ValueError:
-            return {}
-        return content if isinstance(content, dict) else {}
+    def _acquire(self, path: Path) -> int:
+        """The locked file. One that its last holder removed meanwhile locks nothing: try again with the next."""
+        while True:
+            fd = _open(self._path)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), os.stat(self._path)):
+                    return fd
+            except BlockingIOError:
+                holder = _read(fd)
+                os.close(fd)
+                raise AlreadyRunningError(
+                    f"a daemon serves {path} already: running, pid {holder.get('pid', 'unknown')}; stop it with "
+                    "`loader-service stop`, or give this one another endpoint"
+                ) from None
+            except FileNotFoundError:
+                pass
+            os.close(fd)
 
     def release(self) -> None:
         """Remove the lock file and let go."""
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise EndpointError(f"the lock file {path} cannot be opened: {error.strerror}") from error
+
+
+def _read(fd: int) -> dict[str, Any]:
+    """What the last holder wrote."""
+    try:
+        content = json.loads(os.pread(fd, 4096, 0) or b"{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _clear(path: Path) -> None:

@@ -63,7 +63,9 @@ class _Reader:
 
     def __init__(self, endpoint: str, steps: int, progress: Callable[[int], None]) -> None:
         command = [sys.executable, "-P", "-m", "loader_service.demo.reader", endpoint, str(steps)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(  # in a process group of its own: Ctrl-C is the demo's to handle
+            command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, process_group=0
+        )
         self._progress = progress
         self._said: dict[str, Any] = {}
         self._opened = threading.Event()

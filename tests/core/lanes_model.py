@@ -137,8 +137,7 @@ class World:
             assert claim.step in lane.window
             assert claim.place == claim.step % self.prefetch
             assert claim.step not in self._kept[claim.lane], f"{claim} was built already"
-            self.tally["replaced"] += claim.segment not in stood
-            self.tally["shared"] += len(lane.members) > 1
+            self.tally.update(["replaced"] * (claim.segment not in stood) + ["shared"] * (len(lane.members) > 1))
             self._begin(claim)
             self.check()
         return claim

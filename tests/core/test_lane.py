@@ -54,6 +54,7 @@ def test_nothing_is_claimable_without_members() -> None:
     lane.join(1, 0)
     lane.leave(1)
     assert list(lane.claimable()) == []
+    assert lane.base == 0
 
 
 def test_a_slot_that_is_still_building_a_step_gone_by_is_not_claimable() -> None:
@@ -158,6 +159,7 @@ def test_base_is_the_oldest_cursor_and_rises_whatever_the_members_do(prefetch: i
             elif event == "lease":
                 lane.lease(member, step, lease=number)
                 leases[number] = member, step
+                assert lane.members[member].position == step + 1
             else:
                 lane.leave(member)
                 leases = {lease: held for lease, held in leases.items() if held[0] != member}

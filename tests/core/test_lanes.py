@@ -108,8 +108,7 @@ def test_a_hundred_thousand_random_events_break_nothing(prefetch: int) -> None:
     for name in rng.choices(list(EVENTS), [weight for weight, _ in EVENTS.values()], k=25_000):
         happen(world, name, rng.randrange(8), rng.randrange(25))
     world.end()
-    seen = ["Grant", "Failure", "refused", "replaced", "shared", "waits for a spare"]
-    assert all(world.tally[name] for name in seen), world.tally
+    assert world.tally.keys() >= {"Grant", "Failure", "refused", "replaced", "shared", "waits for a spare"}
 
 
 def take(world: World, consumer: int, step: int | None = None) -> Grant:
@@ -148,6 +147,14 @@ def test_a_late_consumer_joins_the_lane_whose_window_holds_its_step_else_gets_it
     assert [len(lane.members) for lane in world.lanes.lanes.values()] == [2, 1, 1]
     assert world.lane_of(inside) is world.lanes.lanes[0]
     assert world.lane_of(behind) is not world.lane_of(ahead)
+
+
+def test_a_consumer_joins_those_who_stay_not_a_lane_that_ends() -> None:
+    world = World(4, 8)
+    leaving, staying = world.open(10), world.open(9)
+    claim_all(world)
+    world.close(leaving)
+    assert world.lane_of(world.open(11)) is world.lane_of(staying)
 
 
 def test_a_step_that_stands_ready_is_granted_at_once_to_a_late_consumer() -> None:
@@ -223,12 +230,13 @@ def test_without_a_spare_the_slot_waits_and_is_built_as_soon_as_the_lease_ends()
 
 
 @pytest.mark.parametrize("in_flight", [0, 1, 4])
-@pytest.mark.parametrize("step", [0, 9, 1000])
+@pytest.mark.parametrize("step", [0, 9, 10, 1000])
 def test_a_seek_works_with_memory_for_one_ring_only(step: int, in_flight: int) -> None:
     world = World(4, 4)
     consumer = world.open(10)
     for _ in range(in_flight):
         world.claim()
+    world.ask(consumer, 12)
     assert take(world, consumer, step).step == step
     assert len(world.lanes.lanes) == 1
     assert world.memory.created == 4

@@ -33,6 +33,7 @@ import_paths = ['{root}']
 [streams.s]
 factory = "tests.e2e.streams:{factory}"
 prefetch = 4
+{stream}
 """
 
 
@@ -41,9 +42,9 @@ def config(tmp_path: Path) -> Path:
     return _write_config(tmp_path)
 
 
-def _write_config(directory: Path, factory: str = "small", server: str = "") -> Path:
+def _write_config(directory: Path, factory: str = "small", server: str = "", stream: str = "") -> Path:
     path = directory / "loader.toml"
-    path.write_text(_CONFIG.format(root=ROOT, factory=factory, server=server))
+    path.write_text(_CONFIG.format(root=ROOT, factory=factory, server=server, stream=stream))
     return path
 
 
@@ -122,6 +123,17 @@ def test_a_signal_ends_the_daemon_tells_the_consumers_and_leaves_nothing(config:
             with pytest.raises(ServiceClosedError):
                 client.status()
             assert kept.sum() == small().build(0)["images"].sum()
+        assert _segments(daemon.pid) == []
+
+
+def test_the_daemon_ends_in_time_while_its_workers_are_blocked(tmp_path: Path) -> None:
+    config = _write_config(tmp_path, "slow", stream="args = { delay_s = 60.0 }\nslot_bytes = 4096")
+    with _serving(config) as daemon:
+        endpoint = f"ipc://{tmp_path}/loader-service/default.sock"
+        with loader_client.connect(endpoint) as client, client.open("s"):
+            eventually(lambda: client.status()["workers"][0]["tasks"] > 0, "a build has begun")
+            daemon.terminate()
+            assert daemon.wait(5) == 0
         assert _segments(daemon.pid) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 import loader_client
 from loader_client import Consumer
 from loader_service import LocalService
-from loader_service.errors import ForkedClientError
+from loader_service.errors import ConsumerClosedError, ForkedClientError
 from tests.e2e.harness import digests, eventually, python, service, stream_status
 from tests.e2e.streams import slow, small
 
@@ -196,3 +196,42 @@ def test_many_connections_leave_no_descriptor_behind() -> None:
             cycle()
         eventually(lambda: client.status()["clients"] == 1, "all have left")
         eventually(lambda: open_files() <= before, f"descriptors are as before: {before}, {open_files()}")
+
+
+def test_closing_a_consumer_ends_a_request_that_waits_in_another_thread() -> None:
+    with (
+        service("slow", prefetch=2) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s") as consumer,
+        client.open("s"),
+    ):
+        caught: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                for batch in consumer:
+                    batch.release()
+            except ConsumerClosedError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        eventually(lambda: client.status()["consumers"][0]["waits_for"] == 2, "the first waits for the second")
+        consumer.close()
+        thread.join(20)
+        assert len(caught) == 1
+
+
+def test_nothing_is_created_in_steady_state() -> None:
+    with (
+        service("small", prefetch=4) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s", 0, 300) as consumer,
+    ):
+        mapped: set[str] = set()
+        for batch in consumer:
+            with batch:
+                if batch.step in (20, 299):
+                    lane = stream_status(client)["lanes"][0]
+                    mapped |= {slot["segment"] for slot in lane["slots"]}
+        assert len(mapped) == 4, "the same four segments stand in the ring all the time"

@@ -1,0 +1,284 @@
+"""Messages: every class there and back, and whatever else arrives ends in one error."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader_service.errors import ArgumentError, ProtocolError
+from loader_service.wire import protocol
+from loader_service.wire.protocol import CLIENT_MESSAGES, DAEMON_MESSAGES, VERSION, Message, decode, encode
+
+LARGEST = 2**63 - 1
+LONGEST_TEXT = "é" * 65536
+EXAMPLES: list[Any] = [
+    protocol.Hello(1, 4242, 4026531836),
+    protocol.Open(2, "train", LARGEST),
+    protocol.Get(3, 1, 0),
+    protocol.Release(1, [5, 6, 7]),
+    protocol.Close(4, 1),
+    protocol.Bye(),
+    protocol.Status(5, True),
+    protocol.Stop(6),
+    protocol.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"]),
+    protocol.Opened(2, 1, 8, 1000, "0" * 64),
+    protocol.Ready(3, 5, 0, 12, 1, 2, 4, "lsv-1-2-3-4", 9, 128, [["images", "<f4", [2, 1, 8, 8], 0]]),
+    protocol.Report(5, {"pid": 1, "streams": [{"name": "train"}], "memory_bytes": 0}),
+    protocol.Done(6),
+    protocol.Error(7, ArgumentError("batch_size is 0").to_record()),
+    protocol.Closing("SIGTERM"),
+    protocol.Ping(),
+]
+BOTH = CLIENT_MESSAGES | DAEMON_MESSAGES
+WRONG: dict[str, list[Any]] = {
+    "int": [None, True, -1, -(2**63), 2**63, 2**64 - 1, 1.0, "1", b"1", [], {}],
+    "bool": [None, 0, 1, "true", b"", [], {}],
+    "str": [None, 3, b"x", LONGEST_TEXT + "é", [], {}],
+    "list[int]": [None, 3, "12", {}, [True], [1, -1], [2**63], [1.0], ["1"], [[1]]],
+    "list[str]": [None, "ab", {}, [3], ["a", b"b"], [LONGEST_TEXT + "é"], [["a"]]],
+    "list[Any]": [None, "ab", 3, {}, True],
+    "dict[str, Any]": [None, "ab", 3, [], True],
+}
+RIGHT: dict[str, list[Any]] = {
+    "int": [0, 1, *(2**k + d for k in (7, 8, 16, 32, 62) for d in (-1, 0, 1)), LARGEST],
+    "bool": [True, False],
+    "str": ["", "x", "\0", "😀", LONGEST_TEXT],
+    "list[int]": [[], [0], [LARGEST], list(range(1000))],
+    "list[str]": [[], [""], ["a"] * 257],
+    "list[Any]": [[], [None], [[[]]]],
+    "dict[str, Any]": [{}, {"": None}, {"a": {"b": [1.5, True, None, b"c"]}}],
+}
+
+
+def names(examples: list[Message]) -> list[str]:
+    return [message.kind for message in examples]
+
+
+def cases(values: dict[str, list[Any]]) -> list[Any]:
+    """(message, field, value) for every field of every class, by the type that it declares."""
+    return [
+        pytest.param(message, field.name, value, id=f"{message.kind}-{field.name}-{place}")
+        for message in EXAMPLES
+        for field in fields(message)
+        for place, value in enumerate(values[str(field.type)])
+    ]
+
+
+def packed(message: Any, **changes: Any) -> bytes:
+    """The second frame of a message, with other fields than its class would take."""
+    content = {"kind": message.kind} | {field.name: getattr(message, field.name) for field in fields(message)}
+    return bytes(msgpack.packb({name: value for name, value in (content | changes).items() if value is not ...}))
+
+
+def nested(depth: int, innermost: bytes = b"\xc0") -> bytes:
+    return b"\x91" * depth + innermost
+
+
+def test_every_class_has_an_example() -> None:
+    assert {type(message) for message in EXAMPLES} == set(BOTH.values())
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+def test_a_message_comes_back_as_it_was_sent(message: Message) -> None:
+    assert decode(encode(message), BOTH) == message
+
+
+@pytest.mark.parametrize(("message", "name", "value"), cases(RIGHT))
+def test_a_field_takes_every_value_within_its_limits(message: Any, name: str, value: Any) -> None:
+    changed = replace(message, **{name: value})
+    assert decode(encode(changed), BOTH) == changed
+
+
+@pytest.mark.parametrize(("message", "name", "value"), cases(WRONG))
+def test_a_field_that_does_not_fit_is_refused_by_name(message: Any, name: str, value: Any) -> None:
+    with pytest.raises(ProtocolError, match=f"field {name} of a {message.kind} message must be "):
+        decode([VERSION, packed(message, **{name: value})], BOTH)
+
+
+@pytest.mark.parametrize(
+    ("message", "name"), [pytest.param(m, f.name, id=f"{m.kind}-{f.name}") for m in EXAMPLES for f in fields(m)]
+)
+def test_a_missing_field_is_refused(message: Any, name: str) -> None:
+    with pytest.raises(ProtocolError, match=f"a {message.kind} message has the fields .*'{name}'.*others"):
+        decode([VERSION, packed(message, **{name: ...})], BOTH)
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+def test_one_field_too_many_is_refused(message: Any) -> None:
+    with pytest.raises(ProtocolError, match=f"a {message.kind} message has the fields"):
+        decode([VERSION, packed(message, extra=1)], BOTH)
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+def test_a_side_takes_only_what_the_other_sends(message: Message) -> None:
+    """Each message stands in one table, and the other refuses it by its kind."""
+    own, other = (CLIENT_MESSAGES, DAEMON_MESSAGES)[:: 1 if message.kind in CLIENT_MESSAGES else -1]
+    assert decode(encode(message), own) == message
+    with pytest.raises(ProtocolError, match=f"kind is '{message.kind}'; this side takes {', '.join(other)}"):
+        decode(encode(message), other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("hola", "'hola'"),
+        ("Hello", "'Hello'"),
+        ("", "''"),
+        ("x" * 100_000, "'xxx"),
+        (None, "None"),
+        (3, "3"),
+        (b"hello", "b'hello'"),
+        (["hello"], r"\['hello'\]"),
+        ({"hello": 1}, "{'hello': 1}"),
+        (..., "None"),
+    ],
+)
+def test_an_unknown_kind_is_told_in_short(kind: Any, told: str) -> None:
+    with pytest.raises(ProtocolError, match=f"the message's kind is {told}") as caught:
+        decode([VERSION, packed(protocol.Bye(), kind=kind)], CLIENT_MESSAGES)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+def test_a_message_has_two_frames(count: int) -> None:
+    frames = [*encode(protocol.Bye()), b"", b""][:count]
+    with pytest.raises(ProtocolError, match=f"has {count} frames; it must have 2"):
+        decode(frames, CLIENT_MESSAGES)
+
+
+@pytest.mark.parametrize("version", [b"", b"loader-service/2", VERSION + b"\0", b"x" * 100_000, b"\xff\xfe"])
+def test_another_version_is_told_with_both(version: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"loader-service/1.*same release") as caught:
+        decode([version, encode(protocol.Bye())[1]], CLIENT_MESSAGES)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        (b"", "no msgpack"),
+        (b"\xc1", "no msgpack"),
+        (packed(EXAMPLES[0]) + b"\0", "no msgpack: ExtraData"),
+        (b"\x81\xa4kind\xa3\xff\xfe\xfd", "no msgpack: UnicodeDecodeError"),
+        (b"\xdd\xff\xff\xff\xff", "no msgpack"),
+        (b"\xdf\xff\xff\xff\xff", "no msgpack"),
+        (b"\xc6\xff\xff\xff\xff", "no msgpack"),
+        (msgpack.packb({1: "hello"}), "no msgpack: ValueError"),
+        (msgpack.packb({float("nan"): "hello"}), "no msgpack: ValueError"),
+        (msgpack.packb({None: "hello"}), "no msgpack: ValueError"),
+        (b"\x81\x90\xc0", "no msgpack"),
+        (b"\x81\x80\xc0", "no msgpack"),
+        (msgpack.packb({b"kind": "bye"}), "kind is None"),
+        (msgpack.packb(None), "is a NoneType; it must be a map"),
+        (msgpack.packb(7), "is a int"),
+        (msgpack.packb(["bye"]), "is a list"),
+        (msgpack.packb("bye"), "is a str"),
+        (msgpack.packb(msgpack.ExtType(5, b"bye")), "is a ExtType"),
+        (msgpack.packb(msgpack.Timestamp(0)), "is a Timestamp"),
+        (b"\xd6\xff\0\0\0\0", "is a Timestamp"),
+        (b"\xc7\x0c\xff" + b"\xff" * 12, "message"),
+        (b"\x81\xa4kind\xd4\x05x", "kind is ExtType"),
+        (packed(protocol.Close(1, 1), consumer=msgpack.ExtType(5, b"")), "field consumer"),
+    ],
+)
+def test_what_is_no_map_of_texts_is_refused(payload: bytes, told: str) -> None:
+    with pytest.raises(ProtocolError, match=told):
+        decode([VERSION, payload], CLIENT_MESSAGES)
+
+
+@pytest.mark.parametrize("depth", [31, 32, 33, 511, 512, 513, 990, 1000, 1023, 1024, 1025, 500_000])
+def test_deep_nesting_is_refused_wherever_it_lies(depth: int) -> None:
+    for payload in (
+        nested(depth),
+        b"\x81\xa4kind" + nested(depth),
+        b"\x83\xa4kind\xa5close\xa7request\x01\xa8consumer" + nested(depth),
+        b"\x81\xa4kind" + b"\x81\xa1k" * depth + b"\xc0",
+    ):
+        with pytest.raises(ProtocolError):
+            decode([VERSION, payload], CLIENT_MESSAGES)
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+def test_a_truncated_message_is_refused_at_every_length(message: Message) -> None:
+    version, payload = encode(message)
+    for length in range(len(payload)):
+        with pytest.raises(ProtocolError):
+            decode([version, payload[:length]], BOTH)
+
+
+class Trap:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return Path.touch, (self._path,)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_pickle_is_never_loaded(tmp_path: Path, wrapped: bool) -> None:
+    trap = pickle.dumps(Trap(tmp_path / "sprung"))
+    payload = packed(protocol.Close(1, 1), consumer=trap) if wrapped else trap
+    with pytest.raises(ProtocolError):
+        decode([VERSION, payload], CLIENT_MESSAGES)
+    assert not (tmp_path / "sprung").exists()
+
+
+def decodes_or_is_refused(frames: list[bytes]) -> None:
+    try:
+        message = decode(frames, BOTH)
+    except ProtocolError:
+        return
+    sent = encode(message)  # compared as bytes, for a map may hold NaN
+    assert encode(decode(sent, BOTH)) == sent
+
+
+@given(st.lists(st.binary(max_size=64), max_size=4))
+@settings(deadline=None)
+def test_any_frames_end_in_a_message_or_a_protocol_error(frames: list[bytes]) -> None:
+    decodes_or_is_refused(frames)
+
+
+@given(st.binary(max_size=256))
+@settings(deadline=None, max_examples=300)
+def test_any_payload_ends_in_a_message_or_a_protocol_error(payload: bytes) -> None:
+    decodes_or_is_refused([VERSION, payload])
+
+
+edits = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=3), st.integers(0, 3)), min_size=1, max_size=4)
+
+
+@given(st.sampled_from(EXAMPLES), edits)
+@settings(deadline=None, max_examples=500)
+def test_a_mutated_message_ends_in_a_message_or_a_protocol_error(
+    message: Message, edits: list[tuple[int, bytes, int]]
+) -> None:
+    version, payload = encode(message)
+    for place, inserted, removed in edits:
+        place %= len(payload) + 1
+        payload = payload[:place] + inserted + payload[place + removed :]
+    decodes_or_is_refused([version, payload])
+
+
+leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=6)
+junk = st.recursive(
+    leaves | st.binary(max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(EXAMPLES), st.data())
+@settings(deadline=None, max_examples=250)
+def test_any_values_in_the_fields_end_in_a_message_or_a_protocol_error(message: Any, data: st.DataObject) -> None:
+    changes = data.draw(st.dictionaries(st.sampled_from([f.name for f in fields(message)] or ["extra"]), junk))
+    decodes_or_is_refused([VERSION, packed(message, **changes)])
