@@ -32,14 +32,17 @@ class Member:
 
 
 class Lane:
-    """One ring of P slots with its members; `base` is where its window begins."""
+    """One ring of P slots with its members; `base` is where its window begins.
 
-    __slots__ = ("base", "members", "name", "ring")
+    No step of the window below `_frontier` can be claimed, so that looking for one costs nothing per slot.
+    """
+
+    __slots__ = ("_frontier", "base", "members", "name", "ring")
 
     def __init__(self, name: int, segments: list[str], base: int) -> None:
         self.name = name
         self.ring = Ring(segments)
-        self.base = base
+        self.base = self._frontier = base
         self.members: dict[int, Member] = {}
 
     @property
@@ -55,8 +58,10 @@ class Lane:
         """Begin anew at `base`, forwards or back: for a lane that has no members (any more)."""
         if self.members:
             raise IntegrityError(f"lane {self.name} has members {list(self.members)} and would be rebased")
-        self.base = base
-        self.ring.free_outside(self.window)
+        self.base = self._frontier = base
+        for slot in self.ring.slots:
+            if slot.step is not None and slot.step not in self.window:
+                self.ring.free(slot.step)
 
     def join(self, consumer: int, step: int) -> None:
         """Make `consumer` a member that takes `step` next; the step must lie in the window."""
@@ -87,18 +92,30 @@ class Lane:
         del self.members[consumer].leases[lease]
         self._advance()
 
+    def can_claim(self, step: int) -> bool:
+        """Whether `step` lies in the window and its place is free for it."""
+        return step in self.window and self.ring.of(step).state is SlotState.FREE
+
     def claimable(self) -> Iterator[int]:
         """The steps of the window that can be built now, oldest first."""
         if not self.members:
             return
-        for step in self.window:
-            if self.ring.of(step).state is SlotState.FREE:
-                yield step
+        end = self.window.stop
+        while self._frontier < end and self.ring.state(self._frontier) is not SlotState.FREE:
+            self._frontier += 1
+        yield from filter(self.can_claim, range(self._frontier, end))
+
+    def ended(self, step: int) -> None:
+        """A build of `step` has ended, in whatever state: a step that nobody wants, or that is lost, is free."""
+        if step not in self.window:
+            self.ring.free(step)
+        elif self.ring.state(step) is SlotState.FREE:
+            self._frontier = min(self._frontier, step)
 
     def _advance(self) -> None:
         base = min((member.cursor for member in self.members.values()), default=self.base)
         if base < self.base:
             raise IntegrityError(f"lane {self.name} would fall from base {self.base} to {base}")
-        if base > self.base:
-            self.base = base
-            self.ring.free_outside(self.window)
+        for step in range(self.base, min(base, self.base + self.prefetch)):
+            self.ring.free(step)
+        self.base, self._frontier = base, max(base, self._frontier)

@@ -10,8 +10,9 @@ else it gets a lane of its own. One that asks for its *next* step waits instead:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import count
 from typing import Any
 
@@ -140,7 +141,8 @@ class StreamLanes:
 
     def claim(self) -> Claim | None:
         """The next build: first the step that a consumer waits for, then the one nearest to its lane's base."""
-        for _, _, step, lane in sorted(self._candidates(), key=lambda candidate: candidate[:3]):
+        for _, _, step, name in merge(*map(self._candidates, self.lanes.values())):
+            lane = self.lanes[name]
             slot = lane.ring.of(step)
             if not self.pool.leased(slot.segment) or self._replace(slot):
                 generation = self.pool.use(slot.segment)
@@ -174,7 +176,7 @@ class StreamLanes:
         """The worker of this claim is gone; the step is claimed again."""
         lane = self.lanes[claim.lane]
         lane.ring.abort(claim.step)
-        self._after_build(lane, claim.step)
+        self._end_if_done(lane)
 
     # --- within ------------------------------------------------------------------------------------------
 
@@ -217,12 +219,14 @@ class StreamLanes:
         if known.closed and not known.leases:
             self.consumers.pop(consumer, None)
 
-    def _candidates(self) -> Iterable[tuple[bool, int, int, Lane]]:
-        """(nobody waits for it, distance from base, step, lane) of every step that can be claimed."""
-        for lane in self.lanes.values():
-            wanted = {self.consumers[member].wanted for member in lane.members}
-            for step in lane.claimable():
-                yield step not in wanted, step - lane.base, step, lane
+    def _candidates(self, lane: Lane) -> Iterator[tuple[bool, int, int, int]]:
+        """(nobody waits for it, distance from base, step, lane) of the steps that can be claimed, best first."""
+        wanted = {self.consumers[member].wanted for member in lane.members}
+        for step in sorted(step for step in wanted if step is not None and lane.can_claim(step)):
+            yield False, step - lane.base, step, lane.name
+        for step in lane.claimable():
+            if step not in wanted:
+                yield True, step - lane.base, step, lane.name
 
     def _replace(self, slot: Slot) -> bool:
         """Let a leased segment leave the ring and put another in its place, if memory allows."""
@@ -239,7 +243,7 @@ class StreamLanes:
         return Claim(lane.name, step, slot.place, slot.segment, nbytes, slot.generation)
 
     def _after_build(self, lane: Lane, step: int) -> list[tuple[int, Answer]]:
-        lane.ring.free_outside(lane.window)
+        lane.ended(step)
         self._end_if_done(lane)
         answers: list[tuple[int, Answer]] = []
         for name in list(lane.members):

@@ -73,12 +73,11 @@ class Ring:
     def abort(self, step: int) -> None:
         self._leave(step, SlotState.BUILDING, SlotState.FREE, None)
 
-    def free_outside(self, window: range) -> None:
-        """Free every READY or FAILED slot whose step does not lie in `window`."""
-        for slot in self.slots:
-            done = slot.state is SlotState.READY or slot.state is SlotState.FAILED
-            if done and slot.step not in window:
-                slot.state, slot.step, slot.content = SlotState.FREE, None, None
+    def free(self, step: int) -> None:
+        """Free the slot of `step` if that step stands in it, READY or FAILED."""
+        slot = self.of(step)
+        if slot.step == step and slot.state in (SlotState.READY, SlotState.FAILED):
+            slot.state, slot.step, slot.content = SlotState.FREE, None, None
 
     def building(self) -> bool:
         """Whether a worker still writes into some slot."""

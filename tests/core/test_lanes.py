@@ -179,11 +179,11 @@ def test_the_next_step_beyond_the_window_waits_for_the_oldest_lease() -> None:
     assert len(world.pool) == 2
 
 
-def test_the_step_that_a_consumer_waits_for_is_claimed_first() -> None:
-    world = World(4, 4)
-    world.open(0)
-    world.ask(world.open(2))
-    assert claim_all(world) == [2, 0, 1, 3]
+def test_the_step_that_a_consumer_waits_for_is_claimed_first_then_those_nearest_to_a_base() -> None:
+    world = World(3, 6)
+    _, waiting, _ = [world.open(step) for step in (0, 1, 100)]
+    world.ask(waiting)
+    assert claim_all(world) == [1, 0, 100, 101, 2, 102]
 
 
 def test_a_member_that_goes_back_within_the_window_keeps_the_lane_at_its_step() -> None:

@@ -10,7 +10,7 @@ from loader_service import Stream
 from loader_service.core.rng import SampleRng
 from loader_service.data import synthetic_lines
 
-__all__ = ["leaving", "refused", "small", "stuck"]
+__all__ = ["deaf", "leaving", "refused", "small", "stuck"]
 
 _FOREVER_S = 600.0
 
@@ -35,6 +35,13 @@ def stuck() -> Stream:
 def leaving(code: int) -> Stream:
     """The worker's process ends while it makes the stream."""
     os._exit(code)
+
+
+def deaf() -> Stream:
+    """The worker hangs up, and lives on."""
+    os.closerange(3, 256)
+    time.sleep(_FOREVER_S)
+    return small()
 
 
 def refused(path: str) -> Stream:

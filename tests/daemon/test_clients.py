@@ -1,0 +1,165 @@
+"""Clients: known from their Hello until their Bye or their process's end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loader_service.daemon.clients import Client, Clients, token_of
+from loader_service.daemon.loop import Loop
+from loader_service.wire.process import pid_namespace
+from loader_service.wire.protocol import Hello
+
+TOKEN = bytes(range(16))
+OTHER = bytes(range(1, 17))
+
+
+class Watched:
+    """Clients with the loop that watches them, and those that were told to be gone."""
+
+    def __init__(self) -> None:
+        self.loop = Loop(time.monotonic)
+        self.gone: list[Client] = []
+        self.clients = Clients(self.loop, self.gone.append)
+
+    def greet(self, token: bytes, pid: int, namespace: int | None = None) -> Client:
+        namespace = pid_namespace() if namespace is None else namespace
+        return self.clients.greet(token + b"\0\0\0\1", Hello(1, pid, namespace))
+
+    def turn(self) -> None:
+        """Handle what has happened, if anything has."""
+        self.loop.after(0, lambda: None)
+        self.loop.turn()
+
+    def await_end(self) -> None:
+        """Handle the next end."""
+        self.loop.after(10, lambda: None)
+        self.loop.turn()
+
+
+def started() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    made = Watched()
+    before = descriptors()
+    yield made
+    made.clients.close()
+    assert len(made.clients) == 0
+    assert descriptors() == before
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, as a client has."""
+    child = started()
+    yield child
+    child.kill()
+    child.communicate()
+
+
+@pytest.mark.parametrize("length", [0, 1, 5, 15, 16, 17, 20, 255])
+def test_a_socket_belongs_to_whom_its_first_bytes_name(length: int) -> None:
+    identity = bytes(range(length))
+    assert token_of(identity) == identity[:16]
+
+
+def test_a_client_is_one_however_many_sockets_it_has(watched: Watched) -> None:
+    client = watched.greet(TOKEN, os.getpid())
+    assert watched.clients.greet(TOKEN + b"\0\0\0\2", Hello(2, 1, 1)) is client
+    assert watched.clients.of(TOKEN + b"anything") is client
+    assert watched.clients.of(TOKEN) is client
+    assert watched.clients.of(OTHER) is None
+    assert list(watched.clients) == [client]
+
+
+def test_a_process_that_ends_is_noticed_at_once_and_told_once(
+    watched: Watched, process: subprocess.Popen[bytes]
+) -> None:
+    client, neighbour = watched.greet(TOKEN, process.pid), watched.greet(OTHER, os.getpid())
+    watched.turn()
+    assert watched.gone == []
+    process.kill()
+    watched.await_end()
+    watched.turn()
+    assert watched.gone == [client]
+    assert list(watched.clients) == [neighbour]
+    watched.clients.lose(client)
+    assert watched.gone == [client]
+
+
+def test_a_client_that_said_bye_is_not_told_to_be_gone(watched: Watched, process: subprocess.Popen[bytes]) -> None:
+    client = watched.greet(TOKEN, process.pid)
+    assert watched.clients.forget(client)
+    assert not watched.clients.forget(client)
+    process.kill()
+    process.wait()
+    watched.turn()
+    assert watched.gone == []
+    assert watched.clients.of(TOKEN) is None
+
+
+def test_who_comes_as_another_goes_is_not_mistaken_for_it(watched: Watched, process: subprocess.Popen[bytes]) -> None:
+    """One turn brings the end of a process, its Bye and the Hello of a client that gets the same descriptor."""
+    leaving = watched.greet(TOKEN, process.pid)
+    readable, writeable = os.pipe()
+    os.write(writeable, b"x")
+    came: list[Client] = []
+
+    def messages() -> None:
+        watched.loop.unwatch(readable)
+        watched.clients.forget(leaving)
+        came.append(watched.greet(OTHER, os.getpid()))
+
+    number = leaving.pidfd
+    assert number is not None
+    handler = watched.loop._handlers[number]
+    watched.loop.unwatch(number)
+    watched.loop.watch(readable, messages)  # before the descriptor, as the daemon's socket may be
+    watched.loop.watch(number, handler)
+    process.kill()
+    process.wait()
+    watched.turn()
+    assert came[0].pidfd == number
+    assert watched.gone == []
+    assert list(watched.clients) == came
+    os.close(readable)
+    os.close(writeable)
+
+
+@pytest.mark.parametrize("namespace", [0, 1, 2**63 - 1])
+def test_a_process_of_another_namespace_has_to_be_asked(watched: Watched, namespace: int) -> None:
+    client = watched.greet(TOKEN, os.getpid(), namespace)
+    watched.greet(OTHER, os.getpid())
+    assert client.pidfd is None
+    assert watched.clients.unseen() == [client]
+    watched.clients.lose(client)
+    assert watched.gone == [client]
+    assert watched.clients.unseen() == []
+
+
+@pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**31, 2**63 - 1])
+def test_a_number_that_is_no_process_has_to_be_asked_too(watched: Watched, pid: int) -> None:
+    """Any number may come in a message; none may end the daemon."""
+    client = watched.greet(TOKEN, pid)
+    assert watched.clients.unseen() == [client]
+
+
+def test_clients_may_be_lost_while_they_are_gone_through(watched: Watched) -> None:
+    for number in range(10):
+        watched.greet(bytes([number]) * 16, os.getpid(), 1)
+    for client in watched.clients:
+        watched.clients.lose(client)
+    assert len(watched.gone) == 10
