@@ -29,7 +29,7 @@ from loader_service.errors import (
 from loader_service.wire.protocol import Close, Done, Get, Opened, Ready
 from loader_service.wire.segment import Segment
 
-__all__ = ["Consumer"]
+__all__ = ["Consumer", "Span"]
 
 _CLOSE_TIMEOUT_S = 2.0
 _HOLD_POLL_S = 0.002

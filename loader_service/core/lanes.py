@@ -176,7 +176,7 @@ class StreamLanes:
         """The worker of this claim is gone; the step is claimed again."""
         lane = self.lanes[claim.lane]
         lane.ring.abort(claim.step)
-        self._end_if_done(lane)
+        self._after_build(lane, claim.step)
 
     # --- within ------------------------------------------------------------------------------------------
 

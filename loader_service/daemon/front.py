@@ -15,7 +15,7 @@ import zmq
 from loader_service.daemon.loop import Loop
 from loader_service.errors import EndpointError, ProtocolError
 from loader_service.wire.endpoint import socket_path
-from loader_service.wire.protocol import CLIENT_MESSAGES, MAX_MESSAGE_BYTES, Error, Message, decode, encode
+from loader_service.wire.protocol import CLIENT_MESSAGES, MAX_MESSAGE_BYTES, Error, Message, decode, encode, request_of
 
 __all__ = ["Front"]
 
@@ -41,7 +41,7 @@ class Front:
         try:
             self._socket.bind(endpoint)
             os.chmod(socket_path(endpoint), 0o600)
-        except OSError as error:  # zmq's own errors are OSErrors too
+        except (OSError, zmq.ZMQError) as error:
             raise EndpointError(f"the endpoint {endpoint} cannot be bound: {error.strerror}") from error
         self._loop.watch(self._socket, self._receive)
 
@@ -70,6 +70,6 @@ class Front:
                 message = decode(frames, CLIENT_MESSAGES)
             except ProtocolError as error:
                 _log.warning("a message was refused: %s", error.message)
-                self.send(identity, Error(0, error.to_record()))
+                self.send(identity, Error(request_of(frames), error.to_record()))
             else:
                 self._handle(identity, message)

@@ -20,7 +20,7 @@ from pathlib import Path
 from loader_service.errors import MemoryLimitError, SharedMemoryError
 from loader_service.wire.process import pid_namespace, start_time
 
-__all__ = ["SharedMemoryAllocator", "identity", "sweep"]
+__all__ = ["SharedMemoryAllocator", "free_bytes", "identity", "sweep"]
 
 _DIRECTORY = Path("/dev/shm")
 _PREFIX = "lsv"

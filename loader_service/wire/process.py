@@ -29,9 +29,13 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When `pid` started, in clock ticks since boot: with the pid it names one process. None if it is gone."""
+    """When `pid` started, in clock ticks since boot: with the pid it names one process.
+
+    None if it is gone, or has ended and only waits for its parent to hear of it.
+    """
     try:
         content = Path(f"/proc/{pid}/stat").read_bytes()  # a name in it is cut at 15 bytes, in no encoding
     except OSError:
         return None
-    return int(content.rpartition(b")")[2].split()[19])
+    state, *fields = content.rpartition(b")")[2].split()
+    return None if state in (b"Z", b"X") else int(fields[18])

@@ -42,6 +42,7 @@ __all__ = [
     "Welcome",
     "decode",
     "encode",
+    "request_of",
 ]
 
 VERSION = b"loader-service/1"
@@ -280,3 +281,12 @@ def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
         if not fits(content[name]):
             raise ProtocolError(f"field {name} of a {kind} message must be {limit}")
     return cls(**content)
+
+
+def request_of(frames: Sequence[bytes]) -> int:
+    """The request number of a message that does not decode, for the reply; 0 where it cannot be read that far."""
+    try:
+        number: Any = _unpacked(frames[-1]).get("request")
+    except (IndexError, ProtocolError):
+        return 0
+    return int(number) if _is_number(number) else 0

@@ -245,6 +245,8 @@ class World:
         for slot in lane.ring.slots:
             assert slot.step is None or slot.place == slot.step % self.prefetch
             assert slot.state in (SlotState.FREE, SlotState.BUILDING) or slot.step in lane.window
+        free = [step for step in lane.window if lane.ring.of(step).state is SlotState.FREE]
+        assert list(lane.claimable()) == (free if lane.members else [])
         for member in lane.members.values():
             for lease, step in member.leases.items():
                 assert lane.ring.state(step) is SlotState.READY

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loader_service.core.lane import Lane, Member
 from loader_service.core.slots import SlotState
 from loader_service.errors import IntegrityError
+from tests.core.lanes_model import World
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9]
 
@@ -65,6 +66,17 @@ def test_a_slot_that_is_still_building_a_step_gone_by_is_not_claimable() -> None
     assert list(lane.claimable()) == [2, 4]
     lane.ring.abort(0)
     assert list(lane.claimable()) == [2, 3, 4]
+
+
+def test_a_step_beyond_the_window_is_not_claimed_though_it_is_waited_for_and_its_place_is_free() -> None:
+    world = World(prefetch=2, segments=2)
+    _, ahead = world.open(0), world.open(1)
+    world.ask(ahead)
+    claim = world.claim()
+    assert claim is not None
+    world.built(claim)
+    assert world.ask(ahead, 2) is None
+    assert [claim.step for claim in iter(world.claim, None)] == [0]
 
 
 def test_the_window_waits_for_the_oldest_lease_in_whatever_order_they_end() -> None:

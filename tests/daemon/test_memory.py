@@ -15,7 +15,7 @@ import pytest
 from loader_service.daemon import memory
 from loader_service.daemon.memory import SharedMemoryAllocator, identity, sweep
 from loader_service.errors import MemoryLimitError, SharedMemoryError
-from loader_service.wire.process import start_time
+from loader_service.wire.process import pid_namespace, start_time
 
 SHM = Path("/dev/shm")
 OWNER = """
@@ -280,7 +280,7 @@ def test_only_a_known_predecessor_is_swept_in_another_namespace(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pids mean nothing here: that one is dead is known from the lock that it lost."""
-    here = memory.pid_namespace()
+    here = pid_namespace()
     monkeypatch.setattr(memory, "pid_namespace", lambda: here + 1)
     predecessor, neighbour = identity(os.getpid()), identity_of_the_dead()
     monkeypatch.setattr(memory, "pid_namespace", lambda: here)

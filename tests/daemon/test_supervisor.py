@@ -15,22 +15,10 @@ import pytest
 
 from loader_service import Loader
 from loader_service.core.layout import Layout
+from loader_service.daemon import messages
 from loader_service.daemon.loop import Loop
 from loader_service.daemon.memory import SharedMemoryAllocator
-from loader_service.daemon.messages import (
-    Build,
-    Built,
-    Denied,
-    Failed,
-    FromWorker,
-    Larger,
-    Need,
-    Retire,
-    Start,
-    Started,
-    StartFailed,
-    StreamSpec,
-)
+from loader_service.daemon.messages import Build, Built, Denied, Failed, FromWorker, Larger, Need, Retire, Start
 from loader_service.daemon.supervisor import Supervisor, Worker
 from loader_service.errors import MemoryLimitError
 from loader_service.wire.process import start_time
@@ -49,7 +37,7 @@ class Crew:
         self.said: list[FromWorker] = []
         self.died: list[tuple[int, list[int], str]] = []
         self.gone: list[str] = []
-        self.spec = StreamSpec("s", f"tests.daemon.streams:{factory}", args, measure=True)
+        self.spec = messages.StreamSpec("s", f"tests.daemon.streams:{factory}", args, measure=factory == "small")
         self.loop = Loop(time.monotonic)
         self.supervisor = Supervisor(self.loop, self, count, lambda number: Start([ROOT], [self.spec]))
         self.memory = SharedMemoryAllocator()
@@ -80,9 +68,11 @@ class Crew:
         self.until(lambda: all(worker.ready for worker in self.supervisor.workers), "all workers ready")
 
     def until_said(self, kind: type[FromWorker], times: int = 1) -> Any:
-        told = lambda: [message for message in self.said if isinstance(message, kind)]  # noqa: E731 - asked for twice
-        self.until(lambda: len(told()) >= times, f"{times} {kind.__name__}")
-        return told()[-1]
+        self.until(lambda: len(self.all_said(kind)) >= times, f"{times} {kind.__name__}")
+        return self.all_said(kind)[-1]
+
+    def all_said(self, kind: type[FromWorker]) -> list[FromWorker]:
+        return [message for message in self.said if isinstance(message, kind)]
 
     def assign(self, task: int, step: int = 0, nbytes: int = NBYTES) -> None:
         self.supervisor.assign(self.first, Build(task, 0, step, self.segment, task, nbytes))
@@ -90,14 +80,17 @@ class Crew:
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self.supervisor.workers if worker.process]
 
-    def content(self, built: Built, segment: str, step: int, generation: int) -> str:
-        """The digest of what a worker has built into `segment`."""
+    def is_mapped(self) -> bool:
+        """Whether the first worker has the segment mapped."""
+        return self.segment in Path(f"/proc/{self.pids()[0]}/maps").read_text()
+
+    def check(self, built: Built, segment: str, step: int, generation: int) -> None:
+        """What a worker has built into `segment` is what the contract says."""
         reader = Segment.open(segment)
         reader.check(step, generation, built.nbytes)
         arrays = Layout.from_wire(built.layout).views(reader.payload)
         expected = Loader(streams.small()).get(step)
         assert all((arrays[name] == expected[name]).all() for name in expected)
-        return expected.digest()
 
     def end(self) -> None:
         self.supervisor.stop(0.1)
@@ -105,8 +98,11 @@ class Crew:
         assert [pid for pid in self.pids() if start_time(pid) is not None] == []
 
 
+Begin = Callable[..., Crew]
+
+
 @pytest.fixture
-def crew() -> Iterator[Callable[..., Crew]]:
+def crew() -> Iterator[Begin]:
     """Starts workers; none of them, ready or stuck, outlives the test."""
     made: list[Crew] = []
 
@@ -120,28 +116,25 @@ def crew() -> Iterator[Callable[..., Crew]]:
         one.end()
 
 
-Start_ = Callable[..., Crew]
-
-
-def test_workers_say_what_they_made_and_build_what_they_are_told(crew: Start_) -> None:
+def test_workers_say_what_they_made_and_build_what_they_are_told(crew: Begin) -> None:
     one = crew(count=2)
     assert one.supervisor.next_free() is None
     one.until_ready()
     stream = streams.small()
     for started in one.said:
-        assert isinstance(started, Started)
+        assert isinstance(started, messages.Started)
         facts = started.streams[0]
         assert (facts.name, facts.steps_per_epoch, facts.fingerprint) == ("s", 10, stream.fingerprint)
         assert facts.batch_bytes == stream.layout(0).nbytes
     one.assign(7, step=13)
     built = one.until_said(Built)
     assert (built.task, built.epoch, built.step_in_epoch) == (7, 1, 3)
-    one.content(built, one.segment, 13, 7)
+    one.check(built, one.segment, 13, 7)
     assert (one.first.tasks, one.first.built) == ([], 1)
     assert (one.died, one.gone) == ([], [])
 
 
-def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(crew: Start_) -> None:
+def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(crew: Begin) -> None:
     one = crew()
     one.until_ready()
     one.assign(1, step=0, nbytes=4096)
@@ -155,11 +148,13 @@ def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(c
     larger = one.memory.create(NBYTES)
     one.supervisor.send(one.first, Retire(one.segment))
     one.supervisor.send(one.first, Larger(2, larger, 5, NBYTES))
-    one.content(one.until_said(Built), larger, 1, 5)
+    one.check(one.until_said(Built), larger, 1, 5)
 
 
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 1, "signal 35")])
-def test_a_worker_killed_while_it_builds_is_noticed_and_replaced(crew: Start_, number: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")]
+)
+def test_a_worker_killed_while_it_builds_is_noticed_and_replaced(crew: Begin, number: int, name: str) -> None:
     one = crew("stuck")
     one.until_ready()
     one.assign(1)
@@ -176,7 +171,7 @@ def test_a_worker_killed_while_it_builds_is_noticed_and_replaced(crew: Start_, n
     assert one.gone == []
 
 
-def test_what_a_terminal_sends_to_all_does_not_reach_a_worker(crew: Start_) -> None:
+def test_what_a_terminal_sends_to_all_does_not_reach_a_worker(crew: Begin) -> None:
     """It has a process group of its own, and ignores the signals that are meant for the daemon."""
     one = crew()
     one.until_ready()
@@ -188,9 +183,9 @@ def test_what_a_terminal_sends_to_all_does_not_reach_a_worker(crew: Start_) -> N
     assert one.died == []
 
 
-def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(crew: Start_) -> None:
+def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(crew: Begin) -> None:
     one = crew("refused", path="/data")
-    error = one.until_said(StartFailed).error
+    error = one.until_said(messages.StartFailed).error
     assert error["code"] == "E1002"
     assert "factory 'tests.daemon.streams:refused' raised FileNotFoundError: no data at /data" in error["message"]
     one.until(lambda: one.gone, "given up")
@@ -198,20 +193,20 @@ def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(crew: Start_) 
     assert "ended with exit code 0" in one.gone[0]
 
 
-def test_a_worker_that_never_gets_ready_is_given_up_after_three_times(crew: Start_) -> None:
+def test_a_worker_that_never_gets_ready_is_given_up_after_three_times(crew: Begin) -> None:
     one = crew("leaving", code=3)
     one.until(lambda: one.gone, "given up")
     assert [how.rpartition(") ")[2] for _, _, how in one.died] == ["ended with exit code 3"] * 3
     assert one.gone == [one.died[-1][2]]
 
 
-def test_a_worker_that_hangs_up_is_ended(crew: Start_) -> None:
+def test_a_worker_that_hangs_up_is_ended(crew: Begin) -> None:
     one = crew("deaf")
     one.until(lambda: one.died, "the end of the connection")
     assert one.died[0][2].endswith("closed its connection")
 
 
-def test_where_no_process_can_be_made_it_is_tried_again(crew: Start_, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_process_can_be_made_it_is_tried_again(crew: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     real, refused = subprocess.Popen, list[object]()
 
     def popen(*arguments: Any, **options: Any) -> Any:
@@ -228,7 +223,7 @@ def test_where_no_process_can_be_made_it_is_tried_again(crew: Start_, monkeypatc
     assert one.first.failed_starts == 0
 
 
-def test_giving_up_the_last_worker_is_told(crew: Start_) -> None:
+def test_giving_up_the_last_worker_is_told(crew: Begin) -> None:
     one = crew(count=2)
     one.until_ready()
     one.assign(1)
@@ -240,7 +235,7 @@ def test_giving_up_the_last_worker_is_told(crew: Start_) -> None:
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGSTOP])
-def test_stop_leaves_no_process_however_it_is_occupied(crew: Start_, number: signal.Signals | None) -> None:
+def test_stop_leaves_no_process_however_it_is_occupied(crew: Begin, number: signal.Signals | None) -> None:
     one = crew("stuck", count=2)
     one.until_ready()
     one.assign(1)
@@ -248,14 +243,14 @@ def test_stop_leaves_no_process_however_it_is_occupied(crew: Start_, number: sig
     for pid in pids:
         if number is not None:
             os.kill(pid, number)
-    one.supervisor.stop(0.1)
-    assert [start_time(pid) for pid in pids] == [None, None]
-    one.supervisor.stop(0.1)
+    for _ in range(2):
+        one.supervisor.stop(0.1)
+        assert [start_time(pid) for pid in pids] == [None, None]
     assert one.died == []
 
 
 @pytest.mark.timeout(40)
-def test_a_worker_at_work_never_blocks_a_broadcast(crew: Start_) -> None:
+def test_a_worker_at_work_never_blocks_a_broadcast(crew: Begin) -> None:
     """It reads nothing while it builds, and its connection takes some hundred messages."""
     one = crew("stuck")
     one.until_ready()
@@ -265,23 +260,22 @@ def test_a_worker_at_work_never_blocks_a_broadcast(crew: Start_) -> None:
     assert len(one.first.later) == 5000
 
 
-def test_retired_segments_are_unmapped_by_idle_and_by_busy_workers(crew: Start_) -> None:
+def test_retired_segments_are_unmapped_by_idle_and_by_busy_workers(crew: Begin) -> None:
     one = crew()
-    maps = lambda: Path(f"/proc/{one.pids()[0]}/maps").read_text()  # noqa: E731 - one expression
     one.supervisor.broadcast(Retire("lsv-before-it-is-ready"))
     one.until_ready()
     one.assign(1)
     one.until_said(Built)
-    assert one.segment in maps()
+    assert one.is_mapped()
     one.supervisor.broadcast(Retire(one.segment))
-    one.until(lambda: one.segment not in maps(), "unmapped while idle")
+    one.until(lambda: not one.is_mapped(), "unmapped while idle")
     for task in (2, 3):
         one.assign(task)
     for number in range(1000):
         one.supervisor.broadcast(Retire(f"lsv-{number}"))
     one.supervisor.broadcast(Retire(one.segment))
     one.until_said(Built, 3)
-    one.until(lambda: one.segment not in maps(), "unmapped after work")
+    one.until(lambda: not one.is_mapped(), "unmapped after work")
     assert not one.first.later
 
 

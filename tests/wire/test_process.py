@@ -73,6 +73,12 @@ def test_a_process_that_is_gone_has_no_start_time_and_no_descriptor() -> None:
     assert open_pidfd(process.pid) is None
 
 
+def test_a_process_that_has_ended_is_gone_also_while_its_parent_does_not_wait(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert start_time(child.pid) is None
+
+
 def test_a_pidfd_turns_readable_when_the_process_ends(child: subprocess.Popen[bytes]) -> None:
     pidfd = open_pidfd(child.pid)
     assert pidfd is not None

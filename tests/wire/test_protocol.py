@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from loader_service.errors import ArgumentError, ProtocolError
 from loader_service.wire import protocol
-from loader_service.wire.protocol import CLIENT_MESSAGES, DAEMON_MESSAGES, VERSION, Message, decode, encode
+from loader_service.wire.protocol import CLIENT_MESSAGES, DAEMON_MESSAGES, VERSION, Message, decode, encode, request_of
 
 LARGEST = 2**63 - 1
 LONGEST_TEXT = "é" * 65536
@@ -214,6 +214,26 @@ def test_a_truncated_message_is_refused_at_every_length(message: Message) -> Non
             decode([version, payload[:length]], BOTH)
 
 
+@pytest.mark.parametrize(
+    ("frames", "number"),
+    [
+        ([VERSION, packed(protocol.Get(7, 1, 0), step=2**63)], 7),
+        ([VERSION, packed(protocol.Get(LARGEST, 1, 0), kind="got")], LARGEST),
+        ([b"another version", packed(protocol.Get(7, 1, 0))], 7),
+        ([VERSION, packed(protocol.Get(7, 1, 0), request=-1)], 0),
+        ([VERSION, packed(protocol.Get(7, 1, 0), request=True)], 0),
+        ([VERSION, packed(protocol.Get(7, 1, 0), request=2**63)], 0),
+        ([VERSION, packed(protocol.Bye())], 0),
+        ([VERSION, packed(protocol.Get(7, 1, 0))[:-1]], 0),
+        ([VERSION], 0),
+        ([b""], 0),
+        ([], 0),
+    ],
+)
+def test_the_reply_to_what_is_refused_finds_its_request(frames: list[bytes], number: int) -> None:
+    assert request_of(frames) == number
+
+
 class Trap:
     """Creates a file where it is unpickled."""
 
@@ -234,6 +254,7 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, wrapped: bool) -> None:
 
 
 def decodes_or_is_refused(frames: list[bytes]) -> None:
+    assert 0 <= request_of(frames) < 2**63
     try:
         message = decode(frames, BOTH)
     except ProtocolError:

@@ -1,0 +1,99 @@
+"""At the end of a session nothing of it is left: no process, no segment, no socket; else the session fails.
+
+The session has a runtime directory of its own, so that no test meets the daemon of the user who runs it. By that
+directory in its environment a process is known as the session's, whoever its parent is by then.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+from loader_service.wire.endpoint import ENVIRONMENT_VARIABLE
+from loader_service.wire.process import start_time
+
+_DEADLINE_S = 5.0
+"""For what ends by itself a moment after its owner, such as a resource tracker."""
+_RUNTIME = pytest.StashKey[Path]()
+_SEGMENTS = pytest.StashKey[set[str]]()
+_LEFT = pytest.StashKey[list[str]]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="loader-service-test-"))
+    os.environ["XDG_RUNTIME_DIR"] = str(directory)
+    os.environ.pop(ENVIRONMENT_VARIABLE, None)
+    session.config.stash[_RUNTIME] = directory
+    session.config.stash[_SEGMENTS] = _segments()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    directory, before = session.config.stash[_RUNTIME], session.config.stash[_SEGMENTS]
+    gc.collect()
+    deadline = time.monotonic() + _DEADLINE_S
+    while (left := _left(directory, before)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    session.config.stash[_LEFT] = left
+    if not left:
+        shutil.rmtree(directory)
+    elif session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left = config.stash.get(_LEFT, [])
+    if left:
+        terminalreporter.section("left behind by the tests", red=True, bold=True)
+        for line in left:
+            terminalreporter.line(line)
+
+
+def _left(directory: Path, before: set[str]) -> list[str]:
+    """One line for each thing that should be gone."""
+    processes = dict(_processes(directory))
+    segments = [name for name in sorted(_segments() - before) if _is_ours(name, processes)]
+    files = [path for path in sorted(directory.rglob("*")) if path != directory / "loader-service"]
+    return [
+        *(f"process {pid}: {command}" for pid, command in processes.items()),
+        *(f"segment /dev/shm/{name}" for name in segments),
+        *(f"in the runtime directory: {path}" for path in files),
+    ]
+
+
+def _segments() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("lsv-*")}
+
+
+def _is_ours(name: str, processes: dict[int, str]) -> bool:
+    """Whether a segment that came meanwhile is this session's or nobody's: a living neighbour may have its own."""
+    try:
+        pid, started = (int(part, 36) for part in name.split("-")[1:3])
+    except ValueError:
+        return True
+    return pid == os.getpid() or pid in processes or start_time(pid) != started
+
+
+def _processes(directory: Path) -> Iterator[tuple[int, str]]:
+    """Children of this process, and all that were started with the session's environment, but for our tracker."""
+    marker = f"XDG_RUNTIME_DIR={directory}\0".encode()
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        if pid in (os.getpid(), tracker):
+            continue
+        try:
+            parent = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            if parent == os.getpid() or marker in (entry / "environ").read_bytes():
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield pid, command or "ended, and nobody waited for it"
+        except OSError:
+            continue  # it has ended, or is another user's

@@ -1,0 +1,177 @@
+"""What the broker's tests put around it: clients that say, workers that build, memory that ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from loader_service.core.lanes import StreamLanes
+from loader_service.core.pool import SegmentPool
+from loader_service.daemon.broker import Broker
+from loader_service.daemon.clients import Client, Clients
+from loader_service.daemon.loop import Loop
+from loader_service.daemon.messages import Build, Built, Failed, ToWorker
+from loader_service.daemon.served import ServedStream
+from loader_service.errors import BuildError, LoaderServiceError, MemoryLimitError, from_record
+from loader_service.wire.protocol import Close, Error, Get, Hello, Message, Open, Opened, Ready
+
+__all__ = ["PAGE", "Desk", "FakeWorker", "identity"]
+
+PAGE = 4096
+
+
+def identity(client: int, socket: int = 0) -> bytes:
+    """The identity of one socket of a client."""
+    return client.to_bytes(16, "big") + socket.to_bytes(4, "big")
+
+
+@dataclass(eq=False)
+class FakeWorker:
+    """A worker as the broker sees it, with what it was given to do."""
+
+    number: int
+    tasks: list[Build] = field(default_factory=list)
+    told: list[ToWorker] = field(default_factory=list)
+
+
+class FakeWorkers:
+    """The supervisor's side: every worker takes two tasks."""
+
+    def __init__(self, number: int) -> None:
+        self.all = [FakeWorker(place) for place in range(number)]
+        self.broadcasts: list[ToWorker] = []
+        self.given: list[Build] = []
+
+    def next_free(self) -> FakeWorker | None:
+        return min((one for one in self.all if len(one.tasks) < 2), key=lambda one: len(one.tasks), default=None)
+
+    def assign(self, worker: FakeWorker, build: Build) -> None:
+        worker.tasks.append(build)
+        self.given.append(build)
+
+    def send(self, worker: FakeWorker, message: ToWorker) -> None:
+        worker.told.append(message)
+
+    def broadcast(self, message: ToWorker) -> None:
+        self.broadcasts.append(message)
+
+
+class FakeMemory:
+    """Segments that are names; `limit_bytes` of them together."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.sizes: dict[str, int] = {}
+        self.retired: list[str] = []
+        self._numbers = count()
+
+    def create(self, nbytes: int) -> str:
+        if sum(self.sizes.values()) + nbytes > self.limit_bytes:
+            raise MemoryLimitError(f"{nbytes} bytes are too much")
+        name = f"m{next(self._numbers)}"
+        self.sizes[name] = nbytes
+        return name
+
+    def retire(self, segment: str) -> None:
+        del self.sizes[segment]
+        self.retired.append(segment)
+
+
+class Desk:
+    """A broker of streams "a" and "b", 10 steps an epoch, with greeted clients 1 and 2."""
+
+    def __init__(self, workers: int = 1, prefetch: int = 2, limit_bytes: int = 2**30, streams: str = "ab") -> None:
+        self.sent: list[tuple[bytes, Message]] = []
+        self.unreachable: set[bytes] = set()
+        self.workers, self.memory = FakeWorkers(workers), FakeMemory(limit_bytes)
+        self.clients = Clients(Loop(time.monotonic), self._gone)
+        served = [self._stream(number, name, prefetch) for number, name in enumerate(streams)]
+        self.broker = Broker(served, self.clients, self.workers, self._send, self.memory.retired)
+        self._requests = count(1)
+        for client in (1, 2):
+            self.clients.greet(identity(client), Hello(0, 0, 0))
+
+    def _stream(self, number: int, name: str, prefetch: int) -> ServedStream:
+        lanes = StreamLanes(prefetch, SegmentPool(self.memory, prefetch, PAGE), count(number + 1, 2))
+        return ServedStream(name, number, 10, f"fingerprint of {name}", lanes)
+
+    def _send(self, socket: bytes, message: Message) -> bool:
+        if socket in self.unreachable:
+            return False
+        self.sent.append((socket, message))
+        return True
+
+    def _gone(self, client: Client) -> None:
+        self.broker.client_gone(client)
+
+    # --- clients -----------------------------------------------------------------------------------------
+
+    def say(self, client: int, message: Message, socket: int = 0) -> list[Message]:
+        """Hand a message of a client to the broker; what was sent to that socket because of it."""
+        before = len(self.sent)
+        self.broker.handle(identity(client, socket), message)
+        return [reply for to, reply in self.sent[before:] if to == identity(client, socket)]
+
+    def open(self, client: int = 1, stream: str = "a", step: int = 0) -> int:
+        """Open a stream; the consumer's number."""
+        [reply] = self.say(client, Open(next(self._requests), stream, step))
+        assert isinstance(reply, Opened), reply
+        return reply.consumer
+
+    def get(self, consumer: int, step: int, client: int = 1, socket: int = 0) -> list[Message]:
+        return self.say(client, Get(next(self._requests), consumer, step), socket)
+
+    def close(self, consumer: int, client: int = 1) -> list[Message]:
+        return self.say(client, Close(next(self._requests), consumer))
+
+    def error(self, replies: list[Message]) -> LoaderServiceError:
+        """The error that is the only reply."""
+        [reply] = replies
+        assert isinstance(reply, Error), reply
+        return from_record(reply.error)
+
+    def ready(self, replies: list[Message]) -> Ready:
+        """The batch that is the only reply."""
+        [reply] = replies
+        assert isinstance(reply, Ready), reply
+        return reply
+
+    # --- workers -----------------------------------------------------------------------------------------
+
+    def build(self, worker: int = 0) -> list[tuple[bytes, Message]]:
+        """The worker finishes its first task; what was sent because of it."""
+
+        def built(task: Build) -> Built:
+            epoch, step_in_epoch = divmod(task.step, 10)
+            return Built(task.task, epoch, step_in_epoch, 128, [["x", "|u1", [128], 0]])
+
+        return self._finish(worker, built)
+
+    def fail(self, worker: int = 0) -> list[tuple[bytes, Message]]:
+        """The first task of the worker fails."""
+        return self._finish(
+            worker, lambda task: Failed(task.task, BuildError(task.step, "ValueError", "no data").to_record())
+        )
+
+    def _finish(self, worker: int, make: Callable[[Build], Built | Failed]) -> list[tuple[bytes, Message]]:
+        before = len(self.sent)
+        one = self.workers.all[worker]
+        self.broker.worker_said(one, make(one.tasks.pop(0)))
+        return self.sent[before:]
+
+    def die(self, worker: int = 0) -> list[tuple[bytes, Message]]:
+        """The worker ends; another takes its place at once."""
+        before = len(self.sent)
+        lost, self.workers.all[worker].tasks = self.workers.all[worker].tasks, []
+        self.broker.tasks_lost([task.task for task in lost], f"worker {worker} (pid 1) was killed by SIGKILL")
+        return self.sent[before:]
+
+    def steps(self, worker: int = 0) -> list[int]:
+        """What the worker has to do."""
+        return [task.step for task in self.workers.all[worker].tasks]
+
+    def leased(self) -> list[str]:
+        pools = [stream.lanes.pool for stream in self.broker.streams.values()]
+        return [name for pool in pools for name in pool._segments if pool.leased(name)]

@@ -1,0 +1,215 @@
+"""The broker's builds: who gets what to do, and what comes of steps that fail, kill or need more memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader_service.daemon.messages import Denied, Failed, Larger, Need, Retire
+from loader_service.errors import BuildError, ConsumerClosedError, MemoryLimitError
+from loader_service.wire.protocol import Bye, Close, Get, Hello, Message, Open, Ready, Release
+from tests.daemon.broker_desk import PAGE, Desk, identity
+
+
+def test_streams_take_turns() -> None:
+    desk = Desk(workers=4, prefetch=16)
+    desk.open(1, "a")
+    desk.open(1, "b")
+    while len(desk.workers.given) < 24:
+        for worker in range(4):
+            desk.build(worker)
+    assert [build.stream for build in desk.workers.given[:8]] == [0] * 8
+    assert [build.stream for build in desk.workers.given[8:24]] in ([0, 1] * 8, [1, 0] * 8)
+
+
+def test_what_a_consumer_waits_for_is_built_before_what_is_only_near() -> None:
+    desk = Desk(prefetch=8)
+    consumer = desk.open()
+    desk.get(consumer, 6)
+    desk.build()
+    desk.build()
+    assert desk.steps()[0] == 6
+
+
+def test_a_step_that_cannot_be_built_is_the_end_of_those_who_came_to_it() -> None:
+    desk = Desk()
+    waiting, later = desk.open(1), desk.open(2)
+    desk.get(waiting, 0, socket=4)
+    [(socket, reply)] = desk.fail()
+    assert socket == identity(1, 4)
+    error = desk.error([reply])
+    assert isinstance(error, BuildError)
+    assert (error.step, error.cause_type, error.cause_message) == (0, "ValueError", "no data")
+    assert type(desk.error(desk.get(waiting, 1))) is ConsumerClosedError
+    desk.build()
+    assert desk.ready(desk.get(later, 1, client=2)).step == 1
+    assert desk.broker.streams["a"].metrics.failed == 1
+    assert list(desk.broker.consumers) == [later]
+
+
+def test_a_lost_step_is_built_again_for_those_who_wait() -> None:
+    desk = Desk()
+    consumer = desk.open()
+    desk.get(consumer, 0)
+    assert desk.die() == []
+    assert sorted(desk.steps()) == [0, 1]
+    while desk.steps()[0] != 0:
+        desk.build()
+    [(_, reply)] = desk.build()
+    assert desk.ready([reply]).step == 0
+    assert desk.broker.streams["a"].metrics.lost == 2
+
+
+def test_a_step_that_kills_three_workers_fails_with_the_story() -> None:
+    desk = Desk(prefetch=1)
+    consumer = desk.open()
+    desk.get(consumer, 0)
+    assert desk.die() == desk.die() == []
+    [(_, reply)] = desk.die()
+    error = desk.error([reply])
+    assert isinstance(error, BuildError)
+    assert (error.step, error.cause_type) == (0, "WorkerDied")
+    assert "worker 0 (pid 1) was killed by SIGKILL; 3 workers died while they built this step" in error.message
+    assert desk.steps() == []
+
+
+def test_a_step_that_only_waited_behind_another_is_not_to_blame() -> None:
+    desk = Desk()
+    consumer = desk.open()
+    for _ in range(2):
+        assert desk.steps() == [0, 1]
+        desk.die()
+    desk.build()
+    desk.get(consumer, 1)
+    assert desk.steps()[0] == 1
+    assert desk.die() == []
+    assert 1 in desk.steps()
+
+
+def test_a_batch_that_needs_more_gets_a_larger_segment() -> None:
+    desk = Desk()
+    consumer = desk.open()
+    desk.get(consumer, 0)
+    worker = desk.workers.all[0]
+    task = worker.tasks[0]
+    desk.broker.worker_said(worker, Need(task.task, 3 * PAGE))
+    [larger] = worker.told
+    assert isinstance(larger, Larger)
+    assert larger.task == task.task
+    assert larger.nbytes == desk.memory.sizes[larger.segment] >= 3 * PAGE
+    assert larger.segment != task.segment
+    [(_, reply)] = desk.build()
+    ready = desk.ready([reply])
+    assert (ready.segment, ready.generation) == (larger.segment, larger.generation)
+    assert Retire(task.segment) in desk.workers.broadcasts
+
+
+def test_a_batch_for_which_there_is_no_memory_fails_with_that_error() -> None:
+    desk = Desk(limit_bytes=4 * PAGE)
+    consumer = desk.open()
+    desk.get(consumer, 0)
+    worker = desk.workers.all[0]
+    task = worker.tasks.pop(0)
+    desk.broker.worker_said(worker, Need(task.task, 30 * PAGE))
+    [denied] = worker.told
+    assert isinstance(denied, Denied)
+    assert denied.error["code"] == MemoryLimitError.code
+    before = len(desk.sent)
+    desk.broker.worker_said(worker, Failed(task.task, denied.error))
+    [(_, reply)] = desk.sent[before:]
+    assert type(desk.error([reply])) is MemoryLimitError
+
+
+def test_workers_are_told_of_segments_that_went() -> None:
+    desk = Desk()
+    consumers = [desk.open(step=step) for step in (0, 100)]
+    while any(desk.steps()):
+        desk.build()
+    assert desk.workers.broadcasts == []
+    desk.close(consumers[0])
+    assert len(desk.workers.broadcasts) == 2
+    assert desk.memory.retired == []
+
+
+# --- anything, in any order ------------------------------------------------------------------------------
+
+
+class AnyOrder:
+    """Does whatever it is told to a broker that has little memory, and checks what must hold after each event."""
+
+    def __init__(self) -> None:
+        self.desk = Desk(workers=2, prefetch=2, limit_bytes=14 * PAGE)
+        self.requests = count(1)
+        self.asked: dict[int, int] = {}
+
+    def happen(self, event: str, client: int, n: int, m: int) -> None:
+        request = next(self.requests)
+        messages: dict[str, Message] = {
+            "open": Open(request, "abc"[n % 3], m),
+            "get": Get(request, n, m),
+            "release": Release(n, [m, m + 1]),
+            "close": Close(request, n),
+            "bye": Bye(),
+        }
+        if event in messages:
+            self.asked[request] = m
+            self.desk.say(client, messages[event])
+        elif event == "hello":
+            self.desk.clients.greet(identity(client), Hello(0, 0, 0))
+        elif self.desk.workers.all[n % 2].tasks:
+            self.work(event, n % 2, m)
+
+    def work(self, event: str, worker: int, m: int) -> None:
+        if event == "build":
+            self.desk.build(worker)
+        elif event == "die":
+            self.desk.die(worker)
+        elif event == "fail":
+            self.desk.fail(worker)
+        else:
+            one = self.desk.workers.all[worker]
+            self.desk.broker.worker_said(one, Need(one.tasks[0].task, m * PAGE))
+            if isinstance(one.told[-1], Denied):
+                self.desk.fail(worker)
+
+    def check(self) -> None:
+        """One answer to a request, of the step that it asked for, in memory that nobody writes."""
+        answers = Counter(getattr(message, "request", 0) for _, message in self.desk.sent)
+        assert all(times == 1 for request, times in answers.items() if request)
+        for _, message in self.desk.sent:
+            if isinstance(message, Ready):
+                assert message.step == self.asked[message.request]
+        written = {task.claim.segment for task in self.desk.broker._tasks.values()}
+        assert not written & set(self.desk.leased())
+
+    def end(self) -> None:
+        """All clients go and all builds end: nothing is kept but one ring of each stream."""
+        for client in self.desk.clients:
+            self.desk.clients.lose(client)
+        while any(self.desk.steps(worker) for worker in range(2)):
+            for worker in range(2):
+                if self.desk.steps(worker):
+                    self.desk.build(worker)
+        assert not self.desk.broker.consumers
+        assert self.desk.leased() == []
+        assert all(not stream.lanes.lanes for stream in self.desk.broker.streams.values())
+        assert all(len(stream.lanes.pool) <= 2 for stream in self.desk.broker.streams.values())
+
+
+kinds = st.sampled_from(
+    ["open", "get", "get", "get", "release", "close", "bye", "hello", "build", "build", "build", "fail", "die", "need"]
+)
+events = st.lists(st.tuples(kinds, st.integers(1, 3), st.integers(0, 6), st.integers(0, 9)), min_size=5, max_size=80)
+
+
+@given(events)
+@settings(deadline=None, max_examples=150)
+def test_any_messages_in_any_order_leave_the_broker_whole(events: list[tuple[str, int, int, int]]) -> None:
+    world = AnyOrder()
+    for event in events:
+        world.happen(*event)
+        world.check()
+    world.end()

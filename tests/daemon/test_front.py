@@ -1,0 +1,161 @@
+"""The daemon's socket: what does not decode is answered and goes no further, and nobody can block it."""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+import zmq
+
+from loader_service.daemon.front import Front
+from loader_service.daemon.loop import Loop
+from loader_service.errors import EndpointError, ProtocolError, from_record
+from loader_service.wire.protocol import (
+    DAEMON_MESSAGES,
+    MAX_MESSAGE_BYTES,
+    VERSION,
+    Bye,
+    Done,
+    Error,
+    Get,
+    Message,
+    Ping,
+    Stop,
+    decode,
+    encode,
+)
+
+
+class Desk:
+    """A front in its loop, and clients that are plain sockets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.handled: list[tuple[bytes, Message]] = []
+        self.loop = Loop(time.monotonic)
+        self.front = Front(self.loop, lambda identity, message: self.handled.append((identity, message)))
+        self.path = directory / "front.sock"
+        self.context = zmq.Context()
+        self.sockets: list[zmq.Socket[bytes]] = []
+        self.front.bind(f"ipc://{self.path}")
+
+    def client(self, identity: bytes) -> zmq.Socket[bytes]:
+        socket = self.context.socket(zmq.DEALER)
+        socket.routing_id = identity
+        socket.rcvtimeo = 10_000
+        socket.connect(f"ipc://{self.path}")
+        self.sockets.append(socket)
+        return socket
+
+    def turn(self, until: int) -> None:
+        """Turn the loop until that many messages were handled."""
+        deadline = time.monotonic() + 10
+        while len(self.handled) < until:
+            assert time.monotonic() < deadline
+            self.loop.after(0.05, lambda: None)
+            self.loop.turn()
+
+    def end(self) -> None:
+        for _ in range(2):
+            self.front.close()
+        for socket in self.sockets:
+            socket.close(linger=0)
+        self.context.term()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.end()
+
+
+def refusal(socket: zmq.Socket[bytes]) -> Error:
+    reply = decode(socket.recv_multipart(), DAEMON_MESSAGES)
+    assert isinstance(reply, Error)
+    assert type(from_record(reply.error)) is ProtocolError
+    return reply
+
+
+def test_the_socket_is_its_users_alone(desk: Desk) -> None:
+    assert stat.S_IMODE(desk.path.stat().st_mode) == 0o600
+
+
+def test_messages_are_handled_with_whose_they_are_and_answered(desk: Desk) -> None:
+    one, other = desk.client(b"one"), desk.client(b"other")
+    one.send_multipart(encode(Stop(1)))
+    desk.turn(1)
+    other.send_multipart(encode(Bye()))
+    desk.turn(2)
+    assert desk.handled == [(b"one", Stop(1)), (b"other", Bye())]
+    assert desk.front.send(b"one", Done(1))
+    assert decode(one.recv_multipart(), DAEMON_MESSAGES) == Done(1)
+
+
+def test_what_does_not_decode_is_answered_and_goes_no_further(desk: Desk) -> None:
+    socket = desk.client(b"one")
+    too_far = msgpack.packb({"kind": "get", "request": 7, "consumer": 1, "step": 2**63})
+    for frames in ([VERSION, too_far], [VERSION, b"\xc1"], [b"x"], [b""] * 5, encode(Ping()), encode(Stop(1))):
+        socket.send_multipart(frames)
+    desk.turn(1)
+    assert desk.handled == [(b"one", Stop(1))]
+    assert [refusal(socket).request for _ in range(5)] == [7, 0, 0, 0, 0]
+
+
+def test_one_client_with_much_to_say_does_not_keep_the_loop(desk: Desk) -> None:
+    socket = desk.client(b"one")
+    for number in range(1000):
+        socket.send_multipart(encode(Get(number, 1, 0)))
+    desk.turn(1)
+    deadline = time.monotonic() + 10
+    while len(desk.handled) < 1000:
+        assert time.monotonic() < deadline
+        before = len(desk.handled)
+        desk.loop.after(0.05, lambda: None)
+        desk.loop.turn()
+        assert len(desk.handled) - before <= 64
+    assert [message for _, message in desk.handled] == [Get(number, 1, 0) for number in range(1000)]
+
+
+def test_a_message_that_is_too_large_ends_its_connection_and_no_other(desk: Desk) -> None:
+    large, other = desk.client(b"large"), desk.client(b"other")
+    large.send_multipart([VERSION, b"x" * (MAX_MESSAGE_BYTES + 1)])
+    other.send_multipart([VERSION, b"x" * MAX_MESSAGE_BYTES])
+    other.send_multipart(encode(Stop(1)))
+    desk.turn(1)
+    assert desk.handled == [(b"other", Stop(1))]
+    assert refusal(other).request == 0
+
+
+def test_who_is_not_there_is_told_to_the_sender(desk: Desk) -> None:
+    assert not desk.front.send(b"nobody", Ping())
+    socket = desk.client(b"one")
+    socket.send_multipart(encode(Stop(1)))
+    desk.turn(1)
+    assert desk.front.send(b"one", Ping())
+    socket.close(linger=0)
+    deadline = time.monotonic() + 10
+    while desk.front.send(b"one", Ping()):
+        assert time.monotonic() < deadline
+
+
+def test_who_does_not_read_blocks_nobody(desk: Desk) -> None:
+    socket = desk.client(b"one")
+    socket.send_multipart(encode(Stop(1)))
+    desk.turn(1)
+    started = time.monotonic()
+    for number in range(5000):
+        assert desk.front.send(b"one", Done(number))
+    assert time.monotonic() - started < 10
+
+
+def test_an_endpoint_that_cannot_be_bound_is_told(desk: Desk) -> None:
+    another = Front(desk.loop, lambda identity, message: None)
+    try:
+        with pytest.raises(EndpointError, match=r"ipc:///no/such/x.sock cannot be bound: No such file"):
+            another.bind("ipc:///no/such/x.sock")
+    finally:
+        another.close()
