@@ -18,7 +18,10 @@ from loader_service.errors import ArgumentError
 
 __all__ = [
     "STREAM_AUGMENTATION",
+    "STREAM_BATCH_ORDER",
+    "STREAM_BUCKET_ORDER",
     "STREAM_EPOCH_ORDER",
+    "STREAM_MIXING",
     "STREAM_TRANSFORM",
     "SampleRng",
     "derive",
@@ -35,6 +38,9 @@ _SEED_SALT = 0xD1B54A32D192ED03
 STREAM_TRANSFORM = 0
 STREAM_AUGMENTATION = 1
 STREAM_EPOCH_ORDER = 101
+STREAM_MIXING = 102
+STREAM_BUCKET_ORDER = 103
+STREAM_BATCH_ORDER = 104
 
 _SINGLE_SCALE = np.float32(2.0**-24)
 _SIX = np.float32(6.0)
@@ -46,7 +52,7 @@ def _finalise(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def _finalise_array(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def finalise_array(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Consumes `z`: the caller hands over a fresh array."""
     z ^= z >> np.uint64(30)
     z *= np.uint64(_MULTIPLIER_1)
@@ -69,7 +75,7 @@ def mix(x: int | NDArray[np.uint64]) -> int | NDArray[np.uint64]:
     16294208416658607535
     """
     if isinstance(x, np.ndarray):
-        return _finalise_array(np.atleast_1d(x) + np.uint64(GAMMA)).reshape(x.shape)
+        return finalise_array(np.atleast_1d(x) + np.uint64(GAMMA)).reshape(x.shape)
     return _finalise((x + GAMMA) & MASK64)
 
 
