@@ -8,9 +8,10 @@ processes, which read it with `loader_client`.
 from typing import TYPE_CHECKING, Any
 
 from loader_service.core.batch import Batch
-from loader_service.core.collate import ImageBatchCollator
+from loader_service.core.collate import ImageBatchCollator, PadCollator, StackCollator
+from loader_service.core.fingerprint import explain_difference
 from loader_service.core.sample import Dataset, ImageSample
-from loader_service.core.samplers import SequentialSampler, ShuffledSampler
+from loader_service.core.samplers import BucketedSampler, MixingSampler, SequentialSampler, ShuffledSampler
 from loader_service.core.stream import Stream
 from loader_service.loader import Loader
 
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "BucketedSampler",
     "Dataset",
     "ImageBatchCollator",
     "ImageSample",
     "Loader",
     "LocalService",
+    "MixingSampler",
+    "PadCollator",
     "SequentialSampler",
     "ShuffledSampler",
+    "StackCollator",
     "Stream",
+    "explain_difference",
 ]
 
 __version__ = "0.1.0"

@@ -70,6 +70,26 @@ def _stop(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _explain(arguments: argparse.Namespace) -> int:
+    from loader_service.daemon.config import Config
+    from loader_service.daemon.factory import load_stream
+
+    config = Config.load(arguments.config)
+    stream = config.streams.get(arguments.stream)
+    if stream is None:
+        raise ConfigurationError(f"there is no stream {arguments.stream!r}; the file has {', '.join(config.streams)}")
+    sys.path[:0] = config.server.import_paths
+    explanation = load_stream(arguments.stream, stream.factory, stream.args).explain(arguments.step)
+    place = {name: getattr(explanation, name) for name in ("step", "epoch", "step_in_epoch")}
+    if arguments.json:
+        print(json.dumps(place | {"slots": explanation.table()}, indent=2))
+    else:
+        from loader_service.table import print_explanation
+
+        print_explanation(place, explanation.table())
+    return 0
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from loader_service.demo.run import DemoOptions, run_demo
 
@@ -83,6 +103,15 @@ def _demo(arguments: argparse.Namespace) -> int:
         save_grid=arguments.save_grid,
     )
     return run_demo(options)
+
+
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    explain = commands.add_parser("explain", help="which samples stand in a batch, and their random keys")
+    explain.add_argument("config", type=Path, help="TOML file with [streams.NAME]")
+    explain.add_argument("stream", help="its name")
+    explain.add_argument("step", type=int, help="global step")
+    explain.add_argument("--json", action="store_true", help="for programs")
+    explain.set_defaults(command=_explain)
 
 
 def _positive(text: str) -> int:
@@ -132,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     stop = commands.add_parser("stop", help="end a running daemon")
     _add_client_options(stop)
     stop.set_defaults(command=_stop)
+    _add_explain(commands)
     _add_demo(commands)
     return parser
 

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from loader_service.core.batch import Batch
+from loader_service.core.buffers import BufferPool
+from loader_service.core.shards import Shard
 from loader_service.core.stream import Stream
 from loader_service.errors import ArgumentError
 
@@ -21,24 +23,29 @@ __all__ = ["Loader"]
 class Loader:
     """Iterates over `stream` from start_step to stop_step (None: without end), each batch built when it is asked for.
 
-    An exception while step g is built comes at g as BuildError and ends the iteration.
+    shard: (rank, world size), to read only a rank's rows. The memory of batches is pooled: it is used again after the
+    last array over it has died, never before. An exception while step g is built comes at g as BuildError.
 
     >>> from loader_service.data import synthetic_lines
     >>> [batch.step for batch in Loader(synthetic_lines(count=8, batch_size=4), start_step=1, stop_step=3)]
     [1, 2]
     """
 
-    def __init__(self, stream: Stream, start_step: int = 0, stop_step: int | None = None) -> None:
+    def __init__(
+        self, stream: Stream, start_step: int = 0, stop_step: int | None = None, *, shard: tuple[int, int] = (0, 1)
+    ) -> None:
         start_step = index(start_step)
         if start_step < 0 or (stop_step is not None and stop_step < start_step):
             raise ArgumentError(
                 f"start_step is {start_step} and stop_step {stop_step}; 0 <= start_step <= stop_step must hold"
             )
+        Shard(*shard)  # a wrong one is told here
         self.stream, self.next_step, self.stop_step = stream, start_step, stop_step
+        self._shard, self._pool = shard, BufferPool()
 
     def get(self, step: int) -> Batch:
-        """The batch at global step `step`, in memory of its own; iteration goes on behind it. Raises BuildError."""
-        batch = self.stream.build(step)
+        """The batch at global step `step`; iteration goes on behind it. Raises BuildError."""
+        batch = self.stream.build_into(step, self._pool.allocate, self._shard)
         self.next_step = step + 1
         return batch
 

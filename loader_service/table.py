@@ -1,6 +1,7 @@
-"""`loader-service status` for people.
+"""`loader-service status` and `explain` for people.
 
-Owns `print_status`, which lays out what the daemon reports. Needs rich, of the extra `server`.
+Owns `print_status` and `print_explanation`, which lay out what the daemon, or a stream, tells. Needs rich, of the extra
+`server`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["print_status"]
+__all__ = ["print_explanation", "print_status"]
 
 _UNITS = ["B", "KiB", "MiB", "GiB", "TiB"]
 _SLOT_SIGNS = {"free": ".", "building": "b", "ready": "R", "failed": "!"}
@@ -65,3 +66,14 @@ def print_status(status: dict[str, Any]) -> None:
     for table in (streams, workers, consumers):
         console.print()
         console.print(table, markup=False) if table.row_count else console.print(f"{table.title}: none")
+
+
+def print_explanation(place: dict[str, int], slots: list[dict[str, int | None]]) -> None:
+    """Print where a batch stands and one line for each of its slots."""
+    console = Console(highlight=False)
+    console.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in place.items()))
+    columns = [name for name in slots[0] if any(slot[name] is not None for slot in slots)]
+    table = _table("Slots", *columns)
+    for slot in slots:
+        table.add_row(*(str(slot[name]) for name in columns))
+    console.print(table)

@@ -24,6 +24,7 @@ __all__ = [
     "STREAM_MIXING",
     "STREAM_TRANSFORM",
     "SampleRng",
+    "counter_block",
     "derive",
     "derive_slots",
     "mix",
@@ -52,13 +53,14 @@ def _finalise(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def finalise_array(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Consumes `z`: the caller hands over a fresh array."""
-    z ^= z >> np.uint64(30)
+def finalise_array(z: NDArray[np.uint64], room: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
+    """Consumes `z`: the caller hands over a fresh array. room: one of the same size, so that none is allocated."""
+    room = np.empty_like(z) if room is None else room
+    z ^= np.right_shift(z, np.uint64(30), out=room)
     z *= np.uint64(_MULTIPLIER_1)
-    z ^= z >> np.uint64(27)
+    z ^= np.right_shift(z, np.uint64(27), out=room)
     z *= np.uint64(_MULTIPLIER_2)
-    z ^= z >> np.uint64(31)
+    z ^= np.right_shift(z, np.uint64(31), out=room)
     return z
 
 
@@ -99,6 +101,18 @@ def derive_slots(seed: int, epoch: int, step: int, slots: NDArray[np.uint64], st
     """`derive` for many slots at once: slots uint64 [N] -> keys uint64 [N]."""
     h = mix(np.asarray(slots, np.uint64) + np.uint64(_derive_step(seed, epoch, step)))
     return mix(h + np.uint64(stream & MASK64))
+
+
+def counter_block(key: int, out: NDArray[np.uint64], room: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
+    """Fill `out`, uint64 [N], with the first N outputs of `SampleRng(key)`; nothing is allocated where `room` is given.
+
+    >>> counter_block(0, np.empty(2, np.uint64))
+    array([16294208416658607535,  7960286522194355700], dtype=uint64)
+    """
+    out[...] = np.uint64(GAMMA)
+    np.add.accumulate(out, out=out)  # (i + 1) GAMMA, modulo 2^64
+    out += np.uint64(key & MASK64)
+    return finalise_array(out, room)
 
 
 class SampleRng:

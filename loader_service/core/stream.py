@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import index as as_index
 from typing import Any, TypeVar
@@ -18,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.core.batch import Batch
+from loader_service.core.buffers import aligned_empty
 from loader_service.core.collate import BatchContext, Collator, SlotError
 from loader_service.core.fingerprint import CONTRACT_VERSION, describe, digest
-from loader_service.core.layout import ALIGNMENT, Layout
+from loader_service.core.layout import Layout
+from loader_service.core.provenance import Explanation, Rows
 from loader_service.core.rng import STREAM_TRANSFORM, SampleRng, derive
 from loader_service.core.sample import Dataset
 from loader_service.core.samplers import Sampler
+from loader_service.core.shards import Shard
 from loader_service.errors import ArgumentError, BuildError
 
 __all__ = ["Allocate", "Stream", "Transform"]
@@ -39,9 +43,7 @@ _T = TypeVar("_T")
 
 
 def _fresh(layout: Layout) -> NDArray[np.uint8]:
-    memory = np.empty(layout.nbytes + ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % ALIGNMENT  # numpy aligns to 16 bytes only
-    return memory[first : first + layout.nbytes]
+    return aligned_empty(layout.nbytes)
 
 
 class Stream:
@@ -85,37 +87,76 @@ class Stream:
             raise ArgumentError(f"step is {step}; global steps count from 0")
         return divmod(as_index(step), self.steps_per_epoch)
 
-    def build(self, step: int) -> Batch:
-        """The batch at global step `step`, in fresh memory of its own. Raises BuildError."""
-        return self.build_into(step, _fresh)
+    @property
+    def shard_padding(self) -> str:
+        """To which width a rank's rows are padded: "global" (the whole batch's), "own", or "none" (nothing is padded).
 
-    def build_into(self, step: int, allocate: Allocate) -> Batch:
-        """The batch at `step` in memory that `allocate` gives: asked once, with the batch's layout.
+        Global where the dataset tells widths without reading samples (`widths(indices)`) and no transform changes them.
+        """
+        if not self.collator.pads_widths:
+            return "none"
+        return "global" if self.transform is None and hasattr(self.dataset, "widths") else "own"
+
+    def build(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """The batch at global step `step`, in fresh memory of its own. Raises BuildError.
+
+        shard: (rank, world size): only this rank's rows of the global batch, with the slots of the global batch.
+        """
+        return self.build_into(step, _fresh, shard)
+
+    def build_into(self, step: int, allocate: Allocate, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """The batch at `step`, or a rank's rows of it, in memory that `allocate` gives: asked once, with the layout.
 
         The caller owns the memory; every byte of every tensor is written. Raises BuildError; an exception of
         `allocate` passes through unchanged.
         """
-        epoch, step_in_epoch = self.position(step)
-        samples, context = self._samples(step, epoch, step_in_epoch)
-        layout = self._guarded(step, context, lambda: self.collator.plan(samples))
+        samples, context = self._samples(step, Shard(*shard))
+        layout = self._guarded(step, context, lambda: self.collator.plan(samples, context))
         tensors = layout.views(allocate(layout))
         self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
         for tensor in tensors.values():
             tensor.flags.writeable = False
-        return Batch(tensors, as_index(step), epoch, step_in_epoch)
+        return Batch(tensors, as_index(step), context.epoch, context.step_in_epoch)
 
     def layout(self, step: int) -> Layout:
         """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
-        samples, context = self._samples(step, *self.position(step))
-        return self._guarded(step, context, lambda: self.collator.plan(samples))
+        samples, context = self._samples(step, Shard())
+        return self._guarded(step, context, lambda: self.collator.plan(samples, context))
 
-    def _samples(self, step: int, epoch: int, step_in_epoch: int) -> tuple[Sequence[Any], BatchContext]:
+    def explain(self, step: int) -> Explanation:
+        """Where every row of the batch at `step` comes from, without reading a sample. Raises ArgumentError."""
+        epoch, step_in_epoch = self.position(step)
+        indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
+        sources = self.sampler.sources(indices) if hasattr(self.sampler, "sources") else None
+        return Explanation.of(self.seed, as_index(step), epoch, step_in_epoch, Rows(indices, sources))
+
+    def _samples(self, step: int, shard: Shard) -> tuple[Sequence[Any], BatchContext]:
+        """The samples of the shard's rows, and where they stand."""
+        context = self._context(step, shard)
+        if not len(context.indices):
+            first = int(self.sampler.indices(context.epoch, context.step_in_epoch)[0])
+            example = self._sample(step, context, 0, first)  # its shape stands for the rows that are not here
+            return [], replace(context, example=example)
+        slots = enumerate(context.indices.tolist(), context.first_slot)
+        return [self._sample(step, context, slot, index) for slot, index in slots], context
+
+    def _context(self, step: int, shard: Shard) -> BatchContext:
+        epoch, step_in_epoch = self.position(step)
         try:
             indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
+            rows = shard.rows(len(indices))
+            width = self._global_width(indices) if len(rows) < len(indices) else 0
         except Exception as error:
             raise _build_error(step, error) from error
-        context = BatchContext(self.seed, epoch, step_in_epoch, indices)
-        return [self._sample(step, context, slot, i) for slot, i in enumerate(indices.tolist())], context
+        own = indices[rows.start : rows.stop]
+        return BatchContext(self.seed, epoch, step_in_epoch, own, rows.start, least_width=width)
+
+    def _global_width(self, indices: NDArray[np.int64]) -> int:
+        """The width that the whole batch needs, or 0 where each shard is padded to its own."""
+        if self.shard_padding != "global":
+            return 0
+        tell: Any = self.dataset  # `shard_padding` has seen that it has `widths`
+        return int(np.max(tell.widths(indices)))
 
     def _sample(self, step: int, context: BatchContext, slot: int, index: int) -> Any:
         try:
@@ -123,7 +164,10 @@ class Stream:
             if self.transform is None:
                 return sample
             key = derive(self.seed, context.epoch, context.step_in_epoch, slot, STREAM_TRANSFORM)
-            return self.transform(sample, SampleRng(key))
+            transformed = self.transform(sample, SampleRng(key))
+            if transformed is None:
+                raise TypeError(f"transform {self.transform!r} returned None; it must return a sample")
+            return transformed
         except Exception as error:
             raise _build_error(step, error, slot, index) from error
 
@@ -131,8 +175,8 @@ class Stream:
         try:
             return act()
         except SlotError as error:
-            index = int(context.indices[error.slot])
-            raise _build_error(step, error.cause, error.slot, index) from error
+            index = int(context.indices[error.row])
+            raise _build_error(step, error.cause, context.first_slot + error.row, index) from error
         except Exception as error:
             raise _build_error(step, error) from error
 
@@ -140,6 +184,7 @@ class Stream:
     def description(self) -> dict[str, Any]:
         """All that the bytes depend on, part by part, as plain values. Raises FingerprintError."""
         parts: dict[str, Any] = {"contract": CONTRACT_VERSION, "seed": self.seed % 2**64}
+        parts["shard_padding"] = self.shard_padding
         if self.version is not None:
             return parts | {"version": self.version, "sampler": describe(self.sampler, "sampler")}
         for name in ("sampler", "dataset", "transform", "collator"):

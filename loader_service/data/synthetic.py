@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from loader_service.core.augment import GainOffset
 from loader_service.core.collate import ImageBatchCollator
-from loader_service.core.rng import GAMMA, SampleRng, derive, mix
+from loader_service.core.rng import SampleRng, counter_block, derive, derive_slots
+from loader_service.core.rng_array import RngArray
 from loader_service.core.sample import ImageSample
 from loader_service.core.samplers import ShuffledSampler
 from loader_service.core.stream import Stream
@@ -74,6 +75,11 @@ class SyntheticLines:
             raise ArgumentError(f"index is {index}; the dataset's indices lie in [0, {self.count})")
         return _sample(self, index)
 
+    def widths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The widths of the samples at `indices`, without making them: int64 [N]."""
+        rng = RngArray(derive_slots(self.seed, 0, 0, indices.astype(np.uint64), _STREAM_SAMPLE))
+        return self.min_width + rng.next_int(self.max_width - self.min_width + 1).astype(np.int64)
+
 
 def _checked(name: str, value: Any) -> int:
     try:
@@ -101,8 +107,7 @@ def _sample(lines: SyntheticLines, index: int) -> ImageSample:
 
 def _noise(seed: int, stream: int, size: int) -> NDArray[np.uint64]:
     """The first `size` outputs of one SampleRng, at once: uint64 [size]."""
-    steps = np.arange(size, dtype=np.uint64) * np.uint64(GAMMA)
-    return mix(steps + np.uint64(derive(seed, 0, 0, 0, stream)))
+    return counter_block(derive(seed, 0, 0, 0, stream), np.empty(size, np.uint64))
 
 
 @lru_cache(maxsize=2)

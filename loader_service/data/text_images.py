@@ -72,6 +72,11 @@ class TextLineImages:
         target = (places + 1).astype(np.int32)
         return ImageSample(self._glyphs.line(places), target, int(self._labels[index]))
 
+    def widths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The widths of the samples at `indices`, without drawing them: int64 [N]."""
+        lines = (np.searchsorted(self._codes, _code_points(self.text(index))) for index in indices.tolist())
+        return np.array([self._glyphs.place(places)[1] for places in lines], np.int64)
+
     def text(self, index: int) -> str:
         """The line at 0 <= index < len(self). Raises ArgumentError."""
         if not 0 <= as_index(index) < len(self._lines):
@@ -103,14 +108,18 @@ class _Glyphs:
         advance = np.array([round(font.getlength(character)) for character in vocabulary], np.int64)
         return cls(ink, left, right, advance, height)
 
+    def place(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+        """Where the ink of each character of a line begins, int64 [L], and how wide the line is, with its margins."""
+        pens = np.cumsum(self.advance[places]) - self.advance[places]  # [L], from 0
+        starts, ends = pens + self.left[places], pens + self.right[places]
+        first = min(0, int(starts.min()))
+        return starts - first + _MARGIN, int(ends.max()) - first + 2 * _MARGIN
+
     def line(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
         """The characters at `places` of the vocabulary, int64 [L], as an image float32 [1, height, W]."""
-        pens = np.cumsum(self.advance[places]) - self.advance[places]  # [L], from 0
-        starts = pens + self.left[places]
-        first = min(0, int(starts.min()))
-        ends = pens + self.right[places] - first
-        canvas = np.zeros((int(ends.max()) + 2 * _MARGIN, self.height), np.float32)
-        for place, start in zip(places.tolist(), (starts - first + _MARGIN).tolist(), strict=True):
+        starts, width = self.place(places)
+        canvas = np.zeros((width, self.height), np.float32)
+        for place, start in zip(places.tolist(), starts.tolist(), strict=True):
             glyph = self.ink[place]
             columns = canvas[start : start + len(glyph)]  # [width, height]
             np.maximum(columns, glyph, out=columns)

@@ -37,7 +37,7 @@ def make_context(count: int) -> BatchContext:
 
 def collate(collator: ImageBatchCollator, samples: Sequence[ImageSample], fill: int = 0) -> Tensors:
     """The batch in memory that holds `fill` in every byte before."""
-    layout = collator.plan(samples)
+    layout = collator.plan(samples, make_context(len(samples)))
     tensors = layout.views(np.full(layout.nbytes, fill, np.uint8))
     collator.write(samples, make_context(len(samples)), tensors)
     return tensors
@@ -57,7 +57,7 @@ def test_a_batch_is_the_known_one_bit_for_bit(case: dict[str, Any]) -> None:
     augmentation = GainOffset() if case["augment"] else None
     collator = ImageBatchCollator(case["width_multiple"], case["pad"], augmentation)
     samples = known_samples(case)
-    layout = collator.plan(samples)
+    layout = collator.plan(samples, make_context(len(samples)))
     tensors = layout.views(np.full(layout.nbytes, 0xFF, np.uint8))
     context = BatchContext(int(case["seed"]), case["epoch"], case["step"], np.array(case["indices"]))
     collator.write(samples, context, tensors)
@@ -72,7 +72,7 @@ def test_a_batch_is_the_known_one_bit_for_bit(case: dict[str, Any]) -> None:
 
 
 def test_tensors_stand_in_the_order_of_the_contract() -> None:
-    layout = ImageBatchCollator().plan([make_sample(4)])
+    layout = ImageBatchCollator().plan([make_sample(4)], make_context(1))
     names = ["images", "widths", "targets", "target_lengths", "labels", "indices"]
     assert [spec.name for spec in layout.tensors] == names
     assert [str(spec.dtype) for spec in layout.tensors] == ["float32"] + ["int32"] * 5
@@ -168,8 +168,8 @@ SPOILS: list[tuple[Spoil, str]] = [
     (lambda s: replace(s, image=s.image.astype(np.float64)), "float64"),
     (lambda s: replace(s, image=s.image.astype(np.uint8)), "uint8"),
     (lambda s: replace(s, image=s.image[0]), r"float32\[3, 4\]; it must be float32 \[C, H, W\]"),
-    (lambda s: make_sample(4, channels=2), r"\[C, H\] = \[2, 3\] and slot 0 has \[1, 3\]"),
-    (lambda s: make_sample(4, height=5), r"\[C, H\] = \[1, 5\] and slot 0 has \[1, 3\]"),
+    (lambda s: make_sample(4, channels=2), r"\[C, H\] = \[2, 3\] and the first has \[1, 3\]"),
+    (lambda s: make_sample(4, height=5), r"\[C, H\] = \[1, 5\] and the first has \[1, 3\]"),
     (lambda s: replace(s, target=s.target.astype(np.int64)), r"the target is int64\[2\]"),
     (lambda s: replace(s, target=s.target.reshape(1, 2)), r"int32\[1, 2\]; it must be int32 \[L\]"),
     (lambda s: replace_any(s, target=[1, 2]), "must be an ImageSample of arrays"),
@@ -188,23 +188,23 @@ def test_a_sample_that_does_not_fit_is_named_by_its_slot(spoil: Spoil, match: st
     samples[3] = spoil(samples[3])
     with pytest.raises(SlotError, match=match) as caught:
         collate(ImageBatchCollator(), samples)
-    assert caught.value.slot == 3
+    assert caught.value.row == 3
 
 
 def test_a_first_sample_that_is_no_image_is_named_too() -> None:
     samples: list[Any] = [None, make_sample(4)]
-    with pytest.raises(SlotError, match="slot 0"):
-        ImageBatchCollator().plan(samples)
+    with pytest.raises(SlotError, match="row 0"):
+        ImageBatchCollator().plan(samples, make_context(len(samples)))
 
 
 def test_a_dataset_index_beyond_int32_is_named_by_its_slot() -> None:
     samples = [make_sample(4), make_sample(4)]
-    layout = ImageBatchCollator().plan(samples)
+    layout = ImageBatchCollator().plan(samples, make_context(len(samples)))
     tensors = layout.views(np.zeros(layout.nbytes, np.uint8))
     context = replace(make_context(2), indices=np.array([0, 2**31]))
     with pytest.raises(SlotError, match="dataset index 2147483648 does not fit") as caught:
         ImageBatchCollator().write(samples, context, tensors)
-    assert caught.value.slot == 1
+    assert caught.value.row == 1
 
 
 def fail_on_width_6(image: NDArray[np.float32], rng: SampleRng) -> None:
@@ -216,7 +216,7 @@ def test_an_augmentation_that_raises_is_named_by_its_slot() -> None:
     samples = [make_sample(4), make_sample(5), make_sample(6)]
     with pytest.raises(SlotError, match="too wide for me") as caught:
         collate(ImageBatchCollator(augmentation=fail_on_width_6), samples)
-    assert caught.value.slot == 2
+    assert caught.value.row == 2
     assert isinstance(caught.value.cause, RuntimeError)
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from loader_service import errors
 from loader_service.core.augment import GainOffset
-from loader_service.core.collate import ImageBatchCollator
+from loader_service.core.collate import BatchContext, ImageBatchCollator
 from loader_service.core.layout import ALIGNMENT, Layout
 from loader_service.core.rng import SampleRng, derive
 from loader_service.core.sample import ImageSample
@@ -105,8 +105,8 @@ FAULTS: list[tuple[Stream, str, str]] = [
     (faulty_stream(raise_pair), f"{__name__}.PairError", "no such sample (code 7)"),
     (faulty_stream(raise_mute), f"{__name__}.MuteError", "<exception str() failed>"),
     (faulty_stream(truncated_jpeg), "OSError", "truncated"),
-    (faulty_stream(lambda: plain_sample((2, 4, 6))), "ValueError", "[C, H] = [2, 4] and slot 0 has [1, 4]"),
-    (faulty_stream(lambda: plain_sample((1, 5, 6))), "ValueError", "[C, H] = [1, 5] and slot 0 has [1, 4]"),
+    (faulty_stream(lambda: plain_sample((2, 4, 6))), "ValueError", "[C, H] = [2, 4] and the first has [1, 4]"),
+    (faulty_stream(lambda: plain_sample((1, 5, 6))), "ValueError", "[C, H] = [1, 5] and the first has [1, 4]"),
     (faulty_stream(lambda: plain_sample(dtype=np.float64)), "ValueError", "must be float32"),
     (faulty_stream(lambda: plain_sample(label=2**40)), "ValueError", "does not fit the int32"),
     (faulty_stream(zeros, transform=fail_on_zeros), "ZeroDivisionError", "an empty image"),
@@ -155,7 +155,7 @@ class BrokenSampler:
 
 
 class BrokenCollator(ImageBatchCollator):
-    def plan(self, samples: Sequence[ImageSample]) -> Layout:
+    def plan(self, samples: Sequence[ImageSample], context: BatchContext) -> Layout:
         return Layout.plan([("words", object, (len(samples),))])
 
 

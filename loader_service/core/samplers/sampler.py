@@ -24,7 +24,7 @@ MAX_BATCH_SIZE = 2**31 - 1
 class Sampler(Protocol):
     """What a stream asks of a sampler. `n` bounds the indices: all lie in [0, n).
 
-    One that draws from several sources may also have `sources(indices)` -> int64 array, the source of each index,
+    One that draws from several sources may also have `sources(indices) -> NDArray[np.int64]`, the source of each index,
     which `Stream.explain` tells.
     """
 

@@ -1,0 +1,12 @@
+"""Collators: samples -> layout -> bytes in given memory (section 4).
+
+Invariant of all: `plan` reads no random number and writes nothing; `write` fills every byte of every tensor, so nothing
+of an earlier batch in the same memory shows through.
+"""
+
+from loader_service.core.collate.collator import BatchContext, Collator, SlotError
+from loader_service.core.collate.line_images import ImageBatchCollator
+from loader_service.core.collate.pad import PadCollator
+from loader_service.core.collate.stack import StackCollator
+
+__all__ = ["BatchContext", "Collator", "ImageBatchCollator", "PadCollator", "SlotError", "StackCollator"]
