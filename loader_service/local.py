@@ -107,7 +107,8 @@ class LocalService:
 
     def _spawn(self, config: Config) -> None:
         try:
-            line = json.dumps(config.to_mapping()).encode() + b"\n"
+            directory = None if self._directory is None else str(self._directory)
+            line = json.dumps({"config": config.to_mapping(), "directory": directory}).encode() + b"\n"
         except TypeError as error:
             raise ConfigurationError(f"`args` hold what a file could not hold: {error}; pass plain values") from None
         ours, theirs = socket.socketpair()

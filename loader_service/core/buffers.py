@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from loader_service.core.layout import ALIGNMENT, Layout
 
-__all__ = ["BufferPool", "scratch"]
+__all__ = ["BufferPool", "aligned_empty", "scratch", "size_class"]
 
 _SMALLEST = 4096
 _local = threading.local()

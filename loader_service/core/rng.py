@@ -27,6 +27,7 @@ __all__ = [
     "counter_block",
     "derive",
     "derive_slots",
+    "finalise_array",
     "mix",
 ]
 

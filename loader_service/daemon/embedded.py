@@ -1,12 +1,14 @@
 """A daemon that belongs to another process: it gets its configuration from its owner and ends with it.
 
-Owns the process's `main`. Invariant: one line of JSON in (the configuration), one line out (the endpoint, or the error
-that kept it from starting); when the owner closes the connection, however it ends, the daemon ends.
+Owns the process's `main`. Invariant: one line of JSON in (the configuration, the directory that goes with the daemon),
+one line out (the endpoint, or the error that kept it from starting); when the owner closes the connection, however it
+ends, the daemon ends.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import sys
 
@@ -26,14 +28,17 @@ def main() -> int:
     with socket.socket(fileno=int(sys.argv[1])) as owner:
         owner.set_inheritable(False)
         with owner.makefile("rb") as lines:
-            config = Config.of(json.loads(lines.readline()))
+            given = json.loads(lines.readline())
         try:
-            service = Service(config, lambda endpoint: _say(owner, {"endpoint": endpoint}))
+            service = Service(Config.of(given["config"]), lambda endpoint: _say(owner, {"endpoint": endpoint}))
             service.loop.watch(owner.fileno(), lambda: service.stop("the process that started it has ended"))
             return service.run()
         except LoaderServiceError as error:
             _say(owner, {"error": error.to_record()})
             return 1
+        finally:
+            if given["directory"] is not None:
+                shutil.rmtree(given["directory"], ignore_errors=True)
 
 
 if __name__ == "__main__":

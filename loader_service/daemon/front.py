@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 
@@ -54,6 +55,12 @@ class Front:
                 raise
             return error.errno == zmq.EAGAIN  # its queue is full: it is there, and does not read
         return True
+
+    def refuse(self, reply: Message) -> None:
+        """Answer everything that has come in meanwhile with `reply`: at the end, when nobody handles it any more."""
+        with suppress(zmq.Again):
+            while not self._socket.closed:
+                self.send(self._socket.recv_multipart(zmq.NOBLOCK)[0], reply)
 
     def close(self) -> None:
         """Send what is queued, then close. Idempotent."""

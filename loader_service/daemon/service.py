@@ -31,7 +31,7 @@ from loader_service.daemon.supervisor import Supervisor, Worker
 from loader_service.errors import FactoryError, LoaderServiceError, WorkerStartError, from_record
 from loader_service.wire.endpoint import default_endpoint, make_private_directory, socket_path
 from loader_service.wire.process import pid_namespace
-from loader_service.wire.protocol import Done, Hello, Message, Ping, Report, Status, Stop, Welcome
+from loader_service.wire.protocol import Closing, Done, Hello, Message, Ping, Report, Status, Stop, Welcome
 
 __all__ = ["Service"]
 
@@ -200,10 +200,12 @@ class Service:
         }
 
     def _shut_down(self) -> None:
+        reason = self._end or "an error of the daemon"
         if self._broker is not None:
-            _log.info("ending: %s", self._end)
-            self._broker.say_closing(self._end or "an error of the daemon")
+            _log.info("ending: %s", reason)
+            self._broker.say_closing(reason)
         self._supervisor.stop(_STOP_WORKERS_S)
+        self._front.refuse(Closing(reason))
         self._clients.close()
         self._allocator.close()
         self._front.close()

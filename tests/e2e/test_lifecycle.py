@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -137,15 +138,31 @@ def test_the_daemon_ends_in_time_while_its_workers_are_blocked(tmp_path: Path) -
         assert _segments(daemon.pid) == []
 
 
-def test_a_consumer_that_waits_for_a_slow_step_is_told_of_the_end() -> None:
-    with service("slow", delay_s=60.0, prefetch=2, slot_bytes=4096) as daemon:
-        client = loader_client.connect(daemon.endpoint)
-        consumer = client.open("s")
+def test_a_consumer_that_waits_and_one_that_asks_too_late_are_told_of_the_end() -> None:
+    with (
+        service("slow", delay_s=60.0, prefetch=2, slot_bytes=4096) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s") as waiting,
+        client.open("s") as late,
+    ):
+        told: list[str] = []
+
+        def wait() -> None:
+            try:
+                waiting.get(0, timeout_s=60)
+            except ServiceClosedError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        eventually(lambda: client.status()["consumers"][0]["waits_for"] == 0, "it waits")
         assert daemon.pid is not None
         os.kill(daemon.pid, signal.SIGTERM)
-        with pytest.raises(ServiceClosedError, match="SIGTERM"):
-            consumer.get(0, timeout_s=30)
-        client.close()
+        with pytest.raises(ServiceClosedError):
+            late.get(0, timeout_s=60)
+        thread.join(60)
+        assert len(told) == 1
+        assert "SIGTERM" in told[0]
 
 
 def test_a_client_of_a_killed_daemon_gets_a_clear_error_at_once() -> None:
