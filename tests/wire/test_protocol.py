@@ -37,6 +37,7 @@ EXAMPLES: list[Any] = [
     protocol.Closing("SIGTERM"),
     protocol.Ping(),
 ]
+KINDS = [message.kind for message in EXAMPLES]
 BOTH = CLIENT_MESSAGES | DAEMON_MESSAGES
 WRONG: dict[str, list[Any]] = {
     "int": [None, True, -1, -(2**63), 2**63, 2**64 - 1, 1.0, "1", b"1", [], {}],
@@ -58,10 +59,6 @@ RIGHT: dict[str, list[Any]] = {
 }
 
 
-def names(examples: list[Message]) -> list[str]:
-    return [message.kind for message in examples]
-
-
 def cases(values: dict[str, list[Any]]) -> list[Any]:
     """(message, field, value) for every field of every class, by the type that it declares."""
     return [
@@ -78,15 +75,15 @@ def packed(message: Any, **changes: Any) -> bytes:
     return bytes(msgpack.packb({name: value for name, value in (content | changes).items() if value is not ...}))
 
 
-def nested(depth: int, innermost: bytes = b"\xc0") -> bytes:
-    return b"\x91" * depth + innermost
+def nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\xc0"
 
 
 def test_every_class_has_an_example() -> None:
     assert {type(message) for message in EXAMPLES} == set(BOTH.values())
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+@pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
 def test_a_message_comes_back_as_it_was_sent(message: Message) -> None:
     assert decode(encode(message), BOTH) == message
 
@@ -111,13 +108,13 @@ def test_a_missing_field_is_refused(message: Any, name: str) -> None:
         decode([VERSION, packed(message, **{name: ...})], BOTH)
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+@pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
 def test_one_field_too_many_is_refused(message: Any) -> None:
     with pytest.raises(ProtocolError, match=f"a {message.kind} message has the fields"):
         decode([VERSION, packed(message, extra=1)], BOTH)
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+@pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
 def test_a_side_takes_only_what_the_other_sends(message: Message) -> None:
     """Each message stands in one table, and the other refuses it by its kind."""
     own, other = (CLIENT_MESSAGES, DAEMON_MESSAGES)[:: 1 if message.kind in CLIENT_MESSAGES else -1]
@@ -136,8 +133,6 @@ def test_a_side_takes_only_what_the_other_sends(message: Message) -> None:
         (None, "None"),
         (3, "3"),
         (b"hello", "b'hello'"),
-        (["hello"], r"\['hello'\]"),
-        ({"hello": 1}, "{'hello': 1}"),
         (..., "None"),
     ],
 )
@@ -206,7 +201,7 @@ def test_deep_nesting_is_refused_wherever_it_lies(depth: int) -> None:
             decode([VERSION, payload], CLIENT_MESSAGES)
 
 
-@pytest.mark.parametrize("message", EXAMPLES, ids=names(EXAMPLES))
+@pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
 def test_a_truncated_message_is_refused_at_every_length(message: Message) -> None:
     version, payload = encode(message)
     for length in range(len(payload)):
