@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loader_client.channel import Channel
-from loader_client.consumer import Consumer, Span
+from loader_client.consumer import Consumer, Span, check_step
 from loader_client.session import Session
 from loader_service.errors import ArgumentError, DeadlineError, LoaderServiceError, ServiceUnavailableError
 from loader_service.wire.endpoint import default_endpoint, socket_path
@@ -73,10 +73,9 @@ class Client:
         limit before HoldLimitError. Raises UnknownStreamError, MemoryLimitError, SharedMemoryError.
         """
         start_step = index(start_step)
-        if start_step < 0 or (stop_step is not None and stop_step < start_step):
-            raise ArgumentError(
-                f"start_step is {start_step} and stop_step {stop_step}; 0 <= start_step <= stop_step must hold"
-            )
+        check_step("start_step", start_step)
+        if stop_step is not None and stop_step < start_step:
+            raise ArgumentError(f"stop_step is {stop_step} and start_step {start_step}; it must not lie before it")
         opened = self._channel.request(
             lambda request: Open(request, stream, start_step), Opened, self._timeout_s, f"opening {stream!r}"
         )

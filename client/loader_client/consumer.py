@@ -29,10 +29,16 @@ from loader_service.errors import (
 from loader_service.wire.protocol import Close, Done, Get, Opened, Ready
 from loader_service.wire.segment import Segment
 
-__all__ = ["Consumer", "Span"]
+__all__ = ["Consumer", "Span", "check_step"]
 
 _CLOSE_TIMEOUT_S = 2.0
 _HOLD_POLL_S = 0.002
+
+
+def check_step(name: str, step: int) -> None:
+    """Raises ArgumentError where `step` is no global step."""
+    if not 0 <= step < 2**63:
+        raise ArgumentError(f"{name} is {step}; global steps count from 0 and lie below 2^63")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,7 @@ class Consumer:
         timeout_s: seconds to wait until it is built, None for ever. Raises BuildError where its build failed,
         HoldLimitError, DeadlineError (ask again), ServiceClosedError, ConsumerClosedError.
         """
-        if step < 0:
-            raise ArgumentError(f"step is {step}; global steps count from 0")
+        check_step("step", step)
         with self._lock:
             self._check_open()
             self._await_hold(step)

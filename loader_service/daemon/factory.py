@@ -47,8 +47,7 @@ def _text(error: Exception) -> str:
 def _fault(message: str, cause: Exception) -> FactoryError:
     """The user's code failed: the message ends with where."""
     trace = "".join(traceback.format_exception(cause))
-    text = f"{message}\n{trace.rstrip()}"
-    return FactoryError(text.encode("utf-8", "backslashreplace").decode())  # names of files may bring surrogates
+    return FactoryError(f"{message}\n{trace.rstrip()}")
 
 
 def _module(name: str, where: str) -> Any:

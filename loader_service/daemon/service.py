@@ -56,6 +56,7 @@ class Service:
         self._broker: Broker | None = None
         self._end: str | None = None
         self._failure: LoaderServiceError | None = None
+        self._unrecoverable = False
 
     def run(self) -> int:
         """Serve until told to end; 0 unless the workers are gone for good. Raises what keeps it from starting."""
@@ -74,7 +75,7 @@ class Service:
             path.unlink(missing_ok=True)
             lock.release()
             self.loop.close()  # until here a second signal changes nothing
-        return 0 if self._failure is None else 1
+        return 1 if self._unrecoverable else 0
 
     def stop(self, reason: str) -> None:
         """End after the current turn of the loop."""
@@ -162,6 +163,7 @@ class Service:
             self._broker.tasks_lost(tasks, how)
 
     def workers_gone(self, how: str) -> None:
+        self._unrecoverable = True
         self._fail(WorkerStartError(f"{how}, and none can be started in its place"))
         self.stop(f"all workers are gone: {self._failure}")
 
@@ -175,7 +177,7 @@ class Service:
             self._broker.pump()
 
     def _fail(self, error: LoaderServiceError) -> None:
-        """Log an error of a worker's start; the first one is what the daemon fails of, if it fails."""
+        """Log an error of a worker's start; the first one is the cause, if the daemon cannot start or go on."""
         _log.error("%s", error)
         self._failure = self._failure or error
 
