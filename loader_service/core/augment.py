@@ -8,6 +8,7 @@ view (`apply`). They fail at construction only, with ArgumentError.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, cast
@@ -30,11 +31,14 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
 _ADD_LANES = np.uint64(0x0001000100010001)
 _BYTE_SUM_MEAN = np.float32(8 * 127.5)
-_BYTE_SUM_DEVIATION = (8 * (2**16 - 1) / 12) ** 0.5
+_BYTE_SUM_DEVIATION = math.sqrt(8 * (2**16 - 1) / 12)  # correctly rounded everywhere
 
 
 class _Augmentation(ABC):
-    """Checks the fields of the dataclasses below: finite float32 numbers. draws: the length of `draw`'s answer."""
+    """Checks the fields of the dataclasses below, finite float32 numbers, and keeps them as floats.
+
+    draws: the length of `draw`'s answer.
+    """
 
     __slots__ = ()
     draws: ClassVar[int]
@@ -42,10 +46,11 @@ class _Augmentation(ABC):
     def __post_init__(self) -> None:
         for field in fields(cast(Any, self)):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
                 raise ArgumentError(f"{field.name} is {value!r}; it must be a number")
-            if not abs(float(value)) <= _FLOAT32_MAX:
+            if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
                 raise ArgumentError(f"{field.name} is {value!r}; it must be finite in float32")
+            object.__setattr__(self, field.name, float(value))  # one description, and float64 in all products
 
     @abstractmethod
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
@@ -60,9 +65,9 @@ class _Augmentation(ABC):
         self.apply(image, *self.draw(rng))
 
 
-def _fraction(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ArgumentError(f"{name} is {value}; it must lie in [0, 1]")
+def _check_range(name: str, value: float, high: float = 1.0) -> None:
+    if not 0 <= value <= high:
+        raise ArgumentError(f"{name} is {value}; it must lie in [0, {high:g}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ class Blur(_Augmentation):
 
     def __post_init__(self) -> None:
         _Augmentation.__post_init__(self)
-        _fraction("strength", self.strength)
+        _check_range("strength", self.strength)
 
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
         return (np.float32(self.strength) * rng.next_single(),)
@@ -152,27 +157,30 @@ class Blur(_Augmentation):
     def apply(self, image: Image, /, *drawn: Any) -> None:
         if not image.shape[2]:
             return
-        mixed = scratch("blur", image.shape)
-        mixed[:, :, 1:] = image[:, :, :-1]
-        mixed[:, :, :1] = image[:, :, :1]
-        mixed[:, :, :-1] += image[:, :, 1:]
-        mixed[:, :, -1:] += image[:, :, -1:]
-        mixed *= drawn[0] * np.float32(0.5)
+        left, right = scratch("blur left", image.shape), scratch("blur right", image.shape)
+        left[:, :, 1:], left[:, :, :1] = image[:, :, :-1], image[:, :, :1]
+        right[:, :, :-1], right[:, :, -1:] = image[:, :, 1:], image[:, :, -1:]
+        left += right
+        left *= drawn[0] * np.float32(0.5)
         image *= np.float32(1.0) - drawn[0]
-        image += mixed
+        image += left
 
 
 @dataclass(frozen=True, slots=True)
 class Shear(_Augmentation):
     """Slants a line: row y moves by slope · (H/2 - y) columns, slope uniform in ±largest, whole columns.
 
-    What comes in from outside is `fill`; the width stays.
+    What comes in from outside is `fill`; the width stays. largest: in [0, 1000].
     """
 
     largest: float = 0.3
     fill: float = 0.0
 
     draws: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _Augmentation.__post_init__(self)
+        _check_range("largest", self.largest, 1000.0)
 
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
         return (np.float32(self.largest) * (rng.next_single() * np.float32(2.0) - np.float32(1.0)),)
@@ -203,7 +211,7 @@ class Erase(_Augmentation):
 
     def __post_init__(self) -> None:
         _Augmentation.__post_init__(self)
-        _fraction("largest", self.largest)
+        _check_range("largest", self.largest)
 
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
         return tuple(rng.next_single() for _ in range(4))
@@ -218,14 +226,20 @@ class Erase(_Augmentation):
 
 
 class Compose:
-    """Several augmentations, one after the other, on the numbers of one generator.
+    """Several augmentations, one after the other, on the numbers of one generator. Raises ArgumentError.
 
     >>> Compose(GainOffset(), Noise())
     Compose(GainOffset(gain_low=0.75, gain_span=0.5, offset_deviation=0.125), Noise(deviation=0.05))
     """
 
-    def __init__(self, *augmentations: _Augmentation) -> None:
+    draws: int
+
+    def __init__(self, *augmentations: _Augmentation | Compose) -> None:
+        for one in augmentations:
+            if not all(hasattr(one, name) for name in ("draws", "draw", "apply")):
+                raise ArgumentError(f"{one!r} cannot be composed; it needs draws, draw and apply, as GainOffset has")
         self.augmentations = augmentations
+        self.draws = sum(one.draws for one in augmentations)
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.augmentations))})"

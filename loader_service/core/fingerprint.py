@@ -176,7 +176,7 @@ def explain_difference(ours: Any, theirs: Any) -> str:
 
 
 def _differences(ours: Any, theirs: Any, path: str) -> Iterator[str]:
-    if isinstance(ours, dict) and isinstance(theirs, dict):
+    if isinstance(ours, dict) and isinstance(theirs, dict) and _as_float(ours) is _as_float(theirs) is None:
         for key in [*ours, *(key for key in theirs if key not in ours)]:
             yield from _differences(
                 ours.get(key, _MISSING), theirs.get(key, _MISSING), f"{path}.{key}" if path else key
@@ -184,11 +184,20 @@ def _differences(ours: Any, theirs: Any, path: str) -> Iterator[str]:
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for place, (our, their) in enumerate(zip(ours, theirs, strict=True)):
             yield from _differences(our, their, f"{path}[{place}]")
-    elif ours != theirs:
+    elif ours != theirs or type(ours) is not type(theirs):  # True is equal to 1, its description is not
         yield f"{path or 'all'}: {_words(ours)} here, {_words(theirs)} there"
 
 
 def _words(value: Any) -> str:
-    if isinstance(value, dict) and set(value) == {"float"}:
-        return repr(float.fromhex(value["float"]))
+    number = _as_float(value)
+    if number is not None:
+        return repr(number)
     return str(value) if value is _MISSING else json.dumps(value, ensure_ascii=False)
+
+
+def _as_float(value: Any) -> float | None:
+    """The number whose description `value` is, else None: a dict of a user's may have a key "float" too."""
+    try:
+        return float.fromhex(value["float"]) if value.keys() == {"float"} else None
+    except (AttributeError, TypeError, ValueError):
+        return None

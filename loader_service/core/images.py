@@ -21,10 +21,12 @@ Pixels = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 
 def _scale_and_bias(mean: float, std: float) -> tuple[np.float32, np.float32]:
-    if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
-        raise ArgumentError(f"mean is {mean} and std {std}; both must be finite and std positive")
-    deviation = np.float32(std)
-    return np.float32(1.0) / (np.float32(255.0) * deviation), np.float32(mean) / deviation
+    with np.errstate(all="ignore"):
+        deviation = np.float32(std)
+        scale, bias = np.float32(1.0) / (np.float32(255.0) * deviation), np.float32(mean) / deviation
+    if not (0 < scale < np.inf and np.isfinite(bias)):
+        raise ArgumentError(f"mean is {mean} and std {std}; both must be finite in float32 and std positive")
+    return scale, bias
 
 
 def _rows(pixels: Pixels, row_bytes: int, height: int, stride: int) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ bit; a generator that has to draw again does so alone.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from loader_service.core.rng import GAMMA, finalise_array
 from loader_service.errors import ArgumentError
@@ -57,8 +57,8 @@ class RngArray:
         """float64 [N], uniform in [0, 1): the upper 53 bits over 2^53."""
         return (self.next_u64() >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def next_int(self, n: ArrayLike) -> NDArray[np.uint64]:
-        """uint64 [N], uniform in [0, n), unbiased. n: one bound, or one for each, 1 <= n < 2^64.
+    def next_int(self, n: int | NDArray[np.integer]) -> NDArray[np.uint64]:
+        """uint64 [N], uniform in [0, n), unbiased. n: one bound, or an array of one for each, 1 <= n < 2^64.
 
         Raises ArgumentError for another n.
         """
@@ -80,7 +80,7 @@ class RngArray:
         return total - np.float32(6.0)
 
 
-def _bounds(n: ArrayLike) -> NDArray[np.uint64]:
+def _bounds(n: int | NDArray[np.integer]) -> NDArray[np.uint64]:
     given = np.asarray(n)
     if given.dtype.kind not in "iu" or (given.size and int(given.min()) < 1):
         raise ArgumentError(f"next_int got n = {n!r}; every n must be an integer in [1, 2^64)")

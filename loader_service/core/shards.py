@@ -9,6 +9,7 @@ slots, and so their random numbers, are those of the global batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 
 from loader_service.errors import ArgumentError
 
@@ -27,8 +28,14 @@ class Shard:
     world: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rank < self.world:
-            raise ArgumentError(f"shard is ({self.rank}, {self.world}); 0 <= rank < world size must hold")
+        try:
+            rank, world = index(self.rank), index(self.world)
+        except TypeError:
+            raise ArgumentError(f"shard is ({self.rank!r}, {self.world!r}); both must be integers") from None
+        if not 0 <= rank < world:
+            raise ArgumentError(f"shard is ({rank}, {world}); 0 <= rank < world size must hold")
+        object.__setattr__(self, "rank", rank)  # a numpy integer would overflow in `rows`
+        object.__setattr__(self, "world", world)
 
     def rows(self, batch_size: int) -> range:
         """The rows of this rank in a batch of `batch_size` rows; may be none."""

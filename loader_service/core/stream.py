@@ -83,9 +83,13 @@ class Stream:
 
     def position(self, step: int) -> tuple[int, int]:
         """(epoch, step in epoch) of global step `step` >= 0. Raises ArgumentError."""
+        try:
+            step = as_index(step)
+        except TypeError:
+            raise ArgumentError(f"step is {step!r}; it must be an integer") from None
         if step < 0:
             raise ArgumentError(f"step is {step}; global steps count from 0")
-        return divmod(as_index(step), self.steps_per_epoch)
+        return divmod(step, self.steps_per_epoch)
 
     @property
     def shard_padding(self) -> str:
@@ -93,9 +97,10 @@ class Stream:
 
         Global where the dataset tells widths without reading samples (`widths(indices)`) and no transform changes them.
         """
-        if not self.collator.pads_widths:
+        if self.collator.pads == "nothing":
             return "none"
-        return "global" if self.transform is None and hasattr(self.dataset, "widths") else "own"
+        told = self.collator.pads == "widths" and self.transform is None and hasattr(self.dataset, "widths")
+        return "global" if told else "own"
 
     def build(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
         """The batch at global step `step`, in fresh memory of its own. Raises BuildError.

@@ -47,7 +47,8 @@ class ConcatDataset:
 
     def locate(self, index: int) -> tuple[int, int]:
         """Which dataset an index belongs to, and its place there. Raises ArgumentError."""
-        if not 0 <= as_index(index) < len(self):
+        index = as_index(index)
+        if not 0 <= index < len(self):
             raise ArgumentError(f"index is {index}; the dataset's indices lie in [0, {len(self)})")
         source = bisect_right(self._ends, index)
         return source, index - (self._ends[source] - self.sizes[source])

@@ -179,6 +179,8 @@ SPOILS: list[tuple[Spoil, str]] = [
     (lambda s: replace(s, label=-(2**31) - 1), "label -2147483649 does not fit"),
     (lambda s: replace_any(s, label="seven"), "label is 'seven'; it must be an integer"),
     (lambda s: replace_any(s, label=1.5), "label is 1.5; it must be an integer"),
+    (lambda s: replace_any(s, label=[5]), r"label is \[5\]; it must be an integer"),
+    (lambda s: replace_any(s, label=np.array([1, 2])), r"label is array\(\[1, 2\]\); it must be an integer"),
 ]
 
 
@@ -189,6 +191,12 @@ def test_a_sample_that_does_not_fit_is_named_by_its_slot(spoil: Spoil, match: st
     with pytest.raises(SlotError, match=match) as caught:
         collate(ImageBatchCollator(), samples)
     assert caught.value.row == 3
+
+
+def test_labels_that_are_all_sequences_are_named_too() -> None:
+    for count in (1, 3):
+        with pytest.raises(SlotError, match=r"row 0: label is \[5\]"):
+            collate(ImageBatchCollator(), [replace_any(make_sample(4), label=[5])] * count)
 
 
 def test_a_first_sample_that_is_no_image_is_named_too() -> None:

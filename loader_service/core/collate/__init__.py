@@ -4,9 +4,9 @@ Invariant of all: `plan` reads no random number and writes nothing; `write` fill
 of an earlier batch in the same memory shows through.
 """
 
-from loader_service.core.collate.collator import BatchContext, Collator, SlotError
+from loader_service.core.collate.collator import BatchContext, Collator, Padding, SlotError
 from loader_service.core.collate.line_images import ImageBatchCollator
 from loader_service.core.collate.pad import PadCollator
 from loader_service.core.collate.stack import StackCollator
 
-__all__ = ["BatchContext", "Collator", "ImageBatchCollator", "PadCollator", "SlotError", "StackCollator"]
+__all__ = ["BatchContext", "Collator", "ImageBatchCollator", "PadCollator", "Padding", "SlotError", "StackCollator"]

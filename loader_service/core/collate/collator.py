@@ -1,20 +1,23 @@
 """What a stream asks of a collator, and what a collator may know of its batch.
 
-Owns the `Collator` protocol, `BatchContext` and `SlotError`.
+Owns the `Collator` protocol, `BatchContext`, `SlotError`, and the check of arguments that collators share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.core.layout import Layout
+from loader_service.errors import ArgumentError
 
-__all__ = ["BatchContext", "Collator", "SlotError"]
+__all__ = ["BatchContext", "Collator", "Padding", "SlotError", "settle_multiple"]
+
+Padding = Literal["nothing", "widths", "lengths"]
 
 Sample_contra = TypeVar("Sample_contra", contravariant=True)
 
@@ -42,6 +45,14 @@ class BatchContext:
         return np.arange(self.first_slot, self.first_slot + len(self.indices), dtype=np.uint64)
 
 
+def settle_multiple(collator: object, name: str) -> None:
+    """Check a frozen collator's argument, an integer of at least 1, and keep it as an int. Raises ArgumentError."""
+    multiple = getattr(collator, name)
+    if not (isinstance(multiple, int | np.integer) and multiple >= 1):
+        raise ArgumentError(f"{name} is {multiple!r}; it must be an integer of at least 1")
+    object.__setattr__(collator, name, int(multiple))
+
+
 class SlotError(Exception):
     """What a collator raises for one sample: `row` is its place among the samples, `cause` what is wrong."""
 
@@ -53,11 +64,12 @@ class SlotError(Exception):
 class Collator(Protocol[Sample_contra]):
     """Plans a layout for a batch of samples, then writes them into views of that layout.
 
-    pads_widths: whether the layout depends on `context.least_width`, so that a dataset's `widths` are worth asking for.
+    pads: what it fills up to that of the largest sample: "widths" (of images; never less than `context.least_width`, so
+    that a dataset's `widths` are worth asking for), "lengths" (of sequences), or "nothing".
     """
 
     @property
-    def pads_widths(self) -> bool: ...
+    def pads(self) -> Padding: ...
 
     def plan(self, samples: Sequence[Sample_contra], context: BatchContext) -> Layout: ...
     def write(

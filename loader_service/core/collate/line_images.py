@@ -17,18 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.core.buffers import scratch
-from loader_service.core.collate.collator import BatchContext, SlotError
+from loader_service.core.collate.collator import BatchContext, Padding, SlotError, settle_multiple
 from loader_service.core.layout import Layout, align
 from loader_service.core.rng import STREAM_AUGMENTATION, SampleRng, derive_slots
 from loader_service.core.rng_array import RngArray
 from loader_service.core.sample import ImageSample
-from loader_service.errors import ArgumentError
 
 __all__ = ["Augmentation", "ImageBatchCollator"]
 
 Augmentation = Callable[[NDArray[np.float32], SampleRng], Any]
 """Edits a contiguous float32 [C, H, W] array in place. One that also has `draw(rng)` and `apply(image, *drawn)`, as
-those of `core.augment`, is drawn for a whole batch at once and applied to the batch itself: the same bits, faster."""
+those of `core.augment`, is drawn for a whole batch at once: the same bits, faster."""
+
+_Edit = Callable[[int, NDArray[np.float32]], Any]
+"""`edit(row, image)`: in place; what it returns is only looked at."""
 
 _INT32 = np.iinfo(np.int32)
 
@@ -44,11 +46,10 @@ class ImageBatchCollator:
     width_multiple: int = 1
     pad_value: float = 0.0
     augmentation: Augmentation | None = None
-    pads_widths: ClassVar[bool] = True
+    pads: ClassVar[Padding] = "widths"
 
     def __post_init__(self) -> None:
-        if self.width_multiple < 1:
-            raise ArgumentError(f"width_multiple is {self.width_multiple}; it must be at least 1")
+        settle_multiple(self, "width_multiple")
 
     def plan(self, samples: Sequence[ImageSample], context: BatchContext) -> Layout:
         """The layout of `samples`. Raises SlotError where a sample does not fit the others."""
@@ -76,8 +77,8 @@ class ImageBatchCollator:
         tensors["target_lengths"][:] = [len(sample.target) for sample in samples]
         if samples:
             np.concatenate([sample.target for sample in samples], out=tensors["targets"], casting="same_kind")
-        tensors["labels"][:] = [_as_int32(row, "label", s.label) for row, s in enumerate(samples)]
-        tensors["indices"][:] = [_as_int32(row, "dataset index", i) for row, i in enumerate(context.indices)]
+        tensors["labels"][:] = _as_int32("label", [sample.label for sample in samples])
+        tensors["indices"][:] = _as_int32("dataset index", context.indices)
         if samples:
             self._write_images(samples, context, tensors["images"])
 
@@ -87,48 +88,67 @@ class ImageBatchCollator:
         for row, (sample, target) in enumerate(zip(samples, images, strict=True)):
             width = sample.image.shape[2]
             image = target[:, :, :width]  # [C, H, W_i], a view of the batch
-            image[...] = sample.image
             target[:, :, width:] = pad_value
-            if edit is not None:
-                try:
-                    edit(row, image)
-                except Exception as error:
-                    raise SlotError(row, error) from error
+            if edit is None:
+                image[...] = sample.image
+                continue
+            # Contiguous: on a view of the batch numpy takes twice the time, and buffers that it allocates each time.
+            contiguous = scratch("augmentation", image.shape)
+            contiguous[...] = sample.image
+            try:
+                _check_result(self.augmentation, edit(row, contiguous), image.shape)
+            except Exception as error:
+                raise SlotError(row, error) from error
+            image[...] = contiguous
 
 
 def _keys(context: BatchContext) -> NDArray[np.uint64]:
     return derive_slots(context.seed, context.epoch, context.step_in_epoch, context.slots, STREAM_AUGMENTATION)
 
 
-def _editor(augmentation: Any, keys: NDArray[np.uint64]) -> Callable[[int, NDArray[np.float32]], None]:
+def _editor(augmentation: Any, keys: NDArray[np.uint64]) -> _Edit:
     """What edits the image of a row: drawn for all rows at once where the augmentation can."""
     if hasattr(augmentation, "draw") and hasattr(augmentation, "apply"):
         drawn = augmentation.draw(RngArray(keys))
-        return lambda row, image: augmentation.apply(image, *(values[row] for values in drawn))
 
-    def edit(row: int, image: NDArray[np.float32]) -> None:
-        contiguous = scratch("augmentation", image.shape)
-        contiguous[...] = image
-        result = augmentation(contiguous, SampleRng(int(keys[row])))
-        if isinstance(result, np.ndarray) and result.shape != image.shape:
-            raise ValueError(
-                f"augmentation {augmentation!r} returned an array of shape {list(result.shape)} for an image of "
-                f"{list(image.shape)}; it edits the image in place and cannot change its shape: use a transform"
-            )
-        image[...] = contiguous
+        def edit(row: int, image: NDArray[np.float32]) -> Any:
+            return augmentation.apply(image, *(values[row] for values in drawn))
+    else:
+
+        def edit(row: int, image: NDArray[np.float32]) -> Any:
+            return augmentation(image, SampleRng(int(keys[row])))
 
     return edit
 
 
-def _as_int32(row: int, what: str, value: Any) -> int:
+def _check_result(augmentation: Any, result: Any, shape: tuple[int, ...]) -> None:
+    if isinstance(result, np.ndarray) and result.shape != shape:
+        raise ValueError(
+            f"augmentation {augmentation!r} returned an array of shape {list(result.shape)} for an image of "
+            f"{list(shape)}; it edits the image in place and cannot change its shape: use a transform"
+        )
+
+
+def _as_int32(what: str, values: Sequence[Any] | NDArray[np.int64]) -> Any:
+    """`values` if all are integers that int32 can hold. Raises SlotError, which names the first that is not."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # numbers beside sequences
+        array = np.array(values, object)
+    in_range = array.dtype.kind in "iu" and array.ndim == 1 and np.all((array >= _INT32.min) & (array <= _INT32.max))
+    if not in_range:
+        for row, value in enumerate(values):
+            _check_int32(row, what, value)
+    return values
+
+
+def _check_int32(row: int, what: str, value: Any) -> None:
     try:
         value = index(value)
     except TypeError as error:
         raise SlotError(row, TypeError(f"{what} is {value!r}; it must be an integer")) from error
     if not _INT32.min <= value <= _INT32.max:
-        problem = f"{what} {value} does not fit the int32 tensor of the batch"
-        raise SlotError(row, ValueError(problem))
-    return int(value)
+        raise SlotError(row, ValueError(f"{what} {value} does not fit the int32 tensor of the batch"))
 
 
 def _check_sample(row: int, sample: ImageSample, first: ImageSample) -> None:

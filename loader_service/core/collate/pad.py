@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.core.collate.collator import BatchContext, SlotError
-from loader_service.core.collate.tree import INDICES, leaves
+from loader_service.core.collate.collator import BatchContext, Padding, SlotError, settle_multiple
+from loader_service.core.collate.tree import INDICES, leaves, row_leaves
 from loader_service.core.layout import Layout, align
-from loader_service.errors import ArgumentError
 
 __all__ = ["PadCollator"]
 
@@ -36,21 +35,21 @@ class PadCollator:
     multiple: int = 1
     pad_value: float = 0
     name: str = "tokens"
-    pads_widths: ClassVar[bool] = False
+    pads: ClassVar[Padding] = "lengths"
 
     def __post_init__(self) -> None:
-        if self.multiple < 1:
-            raise ArgumentError(f"multiple is {self.multiple}; it must be at least 1")
+        settle_multiple(self, "multiple")
 
     def plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
-        """The layout of `samples`. Raises SlotError."""
-        first = leaves(samples[0] if samples else context.example, self.name)
+        """The layout of `samples`. Raises SlotError, and ValueError for a pad_value that a part's dtype cannot hold."""
+        first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
         found = [_checked(row, sample, self.name, first) for row, sample in enumerate(samples)]
         tensors: list[tuple[str, Any, tuple[int, ...]]] = []
         for path, array in first.items():
             if array.ndim == 0:
                 tensors.append((path, array.dtype, (len(samples),)))
                 continue
+            _check_pad_value(self.pad_value, path, array.dtype)
             longest = max((len(sample[path]) for sample in found), default=0)
             shape = (len(samples), align(longest, self.multiple), *array.shape[1:])
             tensors += [(path, array.dtype, shape), (f"{path}_lengths", np.int32, (len(samples),))]
@@ -69,16 +68,22 @@ class PadCollator:
                 tensors[f"{path}_lengths"][row] = len(array)
 
 
+def _check_pad_value(pad_value: float, path: str, dtype: np.dtype[Any]) -> None:
+    """numpy would cut 0.5 to 0 without a word."""
+    if dtype.kind not in "iu":
+        return
+    limits = np.iinfo(dtype)
+    if not (float(pad_value).is_integer() and limits.min <= pad_value <= limits.max):
+        raise ValueError(f"pad_value {pad_value} cannot stand in part {path!r}, which is {dtype}; give one that can")
+
+
 def _kinds(found: _Leaves) -> dict[str, tuple[Any, ...]]:
     """What must agree: dtype, number of axes, and all axes but the first."""
     return {path: (array.dtype, array.ndim, array.shape[1:]) for path, array in found.items()}
 
 
 def _checked(row: int, sample: Any, name: str, first: _Leaves) -> _Leaves:
-    try:
-        found = leaves(sample, name)
-    except (TypeError, ValueError) as error:
-        raise SlotError(row, error) from error
+    found = row_leaves(row, sample, name)
     if _kinds(found) != _kinds(first):
         described = [
             {path: f"{array.dtype}{list(array.shape)}" for path, array in one.items()} for one in (found, first)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.core.collate.collator import BatchContext, SlotError
-from loader_service.core.collate.tree import INDICES, leaves
+from loader_service.core.collate.collator import BatchContext, Padding, SlotError
+from loader_service.core.collate.tree import INDICES, leaves, row_leaves
 from loader_service.core.layout import Layout
 
 __all__ = ["StackCollator"]
@@ -28,11 +28,11 @@ class StackCollator:
     """
 
     name: str = "data"
-    pads_widths: ClassVar[bool] = False
+    pads: ClassVar[Padding] = "nothing"
 
     def plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
         """The layout of `samples`. Raises SlotError."""
-        first = leaves(samples[0] if samples else context.example, self.name)
+        first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
         expected = {path: (array.dtype, array.shape) for path, array in first.items()}
         for row, sample in enumerate(samples):
             _check(row, sample, self.name, expected)
@@ -48,10 +48,7 @@ class StackCollator:
 
 
 def _check(row: int, sample: Any, name: str, expected: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
-    try:
-        found = {path: (array.dtype, array.shape) for path, array in leaves(sample, name).items()}
-    except (TypeError, ValueError) as error:
-        raise SlotError(row, error) from error
+    found = {path: (array.dtype, array.shape) for path, array in row_leaves(row, sample, name).items()}
     if found == expected:
         return
     if list(found) != list(expected):

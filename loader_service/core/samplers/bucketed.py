@@ -1,7 +1,7 @@
 """Batches of samples of like length, in a shuffled order (section 3).
 
 Owns `BucketedSampler`. Invariant: an epoch's plan is a pure function of the arguments and the epoch; the plans of the
-two latest epochs are kept, so that a reader that crosses an epoch's end builds none twice. O(n log n).
+current and the previous epoch are kept, so that readers on both sides of an epoch's end build none twice. O(n log n).
 
     keyed order of all indices (103) -> the first S·B -> pools of B·pool_batches, each sorted by (length << 32) | index
     -> batches of B; batch t of the sorted order stands at step permute(t, S, derive(seed, e, 1, 0, 104))
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,10 @@ class BucketedSampler:
         arguments = (self.batch_size, self.pool_batches, self.seed, self.drop_last)
         return f"BucketedSampler({self.n} lengths, {', '.join(map(str, arguments))})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its arguments: the plans are made again, and a lock cannot travel."""
+        return type(self), (self.lengths, self.batch_size, self.pool_batches, self.seed, self.drop_last)
+
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Dataset indices of the batch, int64 [B]."""
         epoch = checked_int("epoch", epoch, 0, 2**64 - 1)
@@ -86,7 +91,7 @@ class BucketedSampler:
             if epoch not in self._plans:
                 self._plans[epoch] = self._sorted_order(epoch), self._batch_order(epoch)
                 if len(self._plans) > _KEPT_PLANS:
-                    self._plans.popitem(last=False)
+                    del self._plans[next(old for old in self._plans if old not in (epoch, epoch - 1))]
             self._plans.move_to_end(epoch)
             return self._plans[epoch]
 
@@ -95,7 +100,7 @@ class BucketedSampler:
         order = permute(np.arange(self.n, dtype=np.uint64), self.n, derive(self.seed, epoch, 0, 0, STREAM_BUCKET_ORDER))
         kept = order[: self.steps_per_epoch * self.batch_size]
         keys = (self.lengths[kept].astype(np.uint64) << _INDEX_BITS) | kept
-        pool = self.batch_size * self.pool_batches
+        pool = min(self.batch_size * self.pool_batches, len(keys))  # more would be the same, and overflow a shape
         whole = len(keys) // pool * pool
         keys[:whole].reshape(-1, pool).sort(axis=1)  # [pools, B·pool_batches], in place
         keys[whole:].sort()

@@ -25,10 +25,16 @@ __all__ = ["MixingSampler"]
 def _checked_shares(shares: Sequence[float], sources: int) -> tuple[float, ...]:
     if len(shares) != sources:
         raise ArgumentError(f"there are {sources} sizes and {len(shares)} shares; give one share for each source")
-    checked = tuple(float(share) for share in shares)
-    for source, share in enumerate(checked):
-        if not (math.isfinite(share) and share >= 0):
-            raise ArgumentError(f"the share of source {source} is {share}; it must be finite and not negative")
+    return tuple(_checked_share(source, share) for source, share in enumerate(shares))
+
+
+def _checked_share(source: int, share: float) -> float:
+    try:
+        checked = float(share)
+    except (TypeError, ValueError, OverflowError):
+        checked = math.nan
+    if not (math.isfinite(checked) and checked >= 0):
+        raise ArgumentError(f"the share of source {source} is {share!r}; it must be a finite number and not negative")
     return checked
 
 
