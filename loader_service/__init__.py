@@ -2,20 +2,21 @@
 trainers.
 
 `Stream` says what is served, `Loader` runs it in this process, `LocalService` and `loader-service serve` share it among
-processes, which read it with `loader_client`.
+processes, which read it with `loader_client`. Each name is imported when it is first used, so that a command starts at
+once and a trainer loads nothing of the daemon.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from loader_service.core.batch import Batch
-from loader_service.core.collate import ImageBatchCollator, PadCollator, StackCollator
-from loader_service.core.fingerprint import explain_difference
-from loader_service.core.sample import Dataset, ImageSample
-from loader_service.core.samplers import BucketedSampler, MixingSampler, SequentialSampler, ShuffledSampler
-from loader_service.core.stream import Stream
-from loader_service.loader import Loader
-
 if TYPE_CHECKING:
+    from loader_service.core.batch import Batch
+    from loader_service.core.collate import ImageBatchCollator, PadCollator, StackCollator
+    from loader_service.core.fingerprint import explain_difference
+    from loader_service.core.sample import Dataset, ImageSample
+    from loader_service.core.samplers import BucketedSampler, MixingSampler, SequentialSampler, ShuffledSampler
+    from loader_service.core.stream import Stream
+    from loader_service.loader import Loader
     from loader_service.local import LocalService
 
 __all__ = [
@@ -37,11 +38,27 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Batch": "core.batch",
+    "BucketedSampler": "core.samplers",
+    "Dataset": "core.sample",
+    "ImageBatchCollator": "core.collate",
+    "ImageSample": "core.sample",
+    "Loader": "loader",
+    "LocalService": "local",
+    "MixingSampler": "core.samplers",
+    "PadCollator": "core.collate",
+    "SequentialSampler": "core.samplers",
+    "ShuffledSampler": "core.samplers",
+    "StackCollator": "core.collate",
+    "Stream": "core.stream",
+    "explain_difference": "core.fingerprint",
+}
+"""Where each public name lives."""
+
 
 def __getattr__(name: str) -> Any:
-    """`LocalService` needs the extra `server`, so it is imported only where it is asked for."""
-    if name == "LocalService":
-        from loader_service.local import LocalService
-
-        return LocalService
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value

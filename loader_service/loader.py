@@ -7,15 +7,14 @@ processes or no shared memory, everything runs this way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import index
 from types import TracebackType
 from typing import Self
 
 from loader_service.core.batch import Batch
 from loader_service.core.buffers import BufferPool
 from loader_service.core.shards import Shard
+from loader_service.core.steps import checked_span
 from loader_service.core.stream import Stream
-from loader_service.errors import ArgumentError
 
 __all__ = ["Loader"]
 
@@ -34,13 +33,9 @@ class Loader:
     def __init__(
         self, stream: Stream, start_step: int = 0, stop_step: int | None = None, *, shard: tuple[int, int] = (0, 1)
     ) -> None:
-        start_step = index(start_step)
-        if start_step < 0 or (stop_step is not None and stop_step < start_step):
-            raise ArgumentError(
-                f"start_step is {start_step} and stop_step {stop_step}; 0 <= start_step <= stop_step must hold"
-            )
         Shard(*shard)  # a wrong one is told here
-        self.stream, self.next_step, self.stop_step = stream, start_step, stop_step
+        self.next_step, self.stop_step = checked_span(start_step, stop_step)
+        self.stream = stream
         self._shard, self._pool = shard, BufferPool()
 
     def get(self, step: int) -> Batch:

@@ -1,8 +1,8 @@
 """One request at a time, and its answer.
 
-Owns `Channel`. Invariant: an answer belongs to the request whose number it carries; one that comes after its
-request was given up ends at once whatever it granted. Fails with DeadlineError (slow), ServiceClosedError (the
-daemon ends, or is gone) and whatever error the daemon answers.
+Owns `Channel`. Invariant: an answer belongs to the request whose number it carries; one whose request was given up is
+dropped, and the next request says what its consumer holds, so that what it granted ends. Fails with DeadlineError
+(slow), ServiceClosedError (the daemon ends, or is gone) and whatever error the daemon answers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 import zmq
 
-from loader_client.session import Held, Session
+from loader_client.session import Session
 from loader_service.errors import ConsumerClosedError, DeadlineError, ProtocolError, ServiceClosedError, from_record
 from loader_service.wire.protocol import (
     DAEMON_MESSAGES,
     Closing,
     Error,
     Message,
-    Ready,
     decode,
     encode,
 )
@@ -32,19 +31,21 @@ __all__ = ["Channel"]
 _LOOK_S = 0.1
 """How often a request that waits looks whether it is still wanted."""
 
+_LAST_WORDS_MS = 100
+"""How long what a daemon said before its end may still be on its way when its process is gone."""
+
 _Reply = TypeVar("_Reply", bound=Message)
 
 
 class Channel:
     """A connection on which one thread at a time asks; others wait for the lock.
 
-    consumer: whose leases come on it, where it is a consumer's; daemon_pidfd: readable when the daemon's process
-    has ended, or None where it cannot be watched; cancelled: while it is set, a request that waits raises
-    ConsumerClosedError within a moment.
+    daemon_pidfd: readable when the daemon's process has ended, or None where it cannot be watched; cancelled: while it
+    is set, a request that waits raises ConsumerClosedError within a moment.
     """
 
-    def __init__(self, session: Session, consumer: int = 0, daemon_pidfd: int | None = None) -> None:
-        self._session, self._consumer = session, consumer
+    def __init__(self, session: Session, daemon_pidfd: int | None = None) -> None:
+        self._session = session
         self._socket = session.new_socket()
         self._lock = threading.Lock()
         self._requests = 0
@@ -84,6 +85,11 @@ class Channel:
                 else:
                     raise ProtocolError(f"{what} was answered by a {reply.kind} message")
 
+    def post(self, message: Message) -> None:
+        """Send a message whose answer nobody waits for; one that the daemon is gone for is dropped."""
+        if not self._socket.closed:
+            self._socket.send(encode(message)[0], zmq.NOBLOCK)
+
     def close(self) -> None:
         """End the connection. Idempotent."""
         self._socket.close()
@@ -91,11 +97,11 @@ class Channel:
     def _send(self, message: Message, what: str) -> None:
         if self._socket.closed:
             raise ServiceClosedError(f"{what}: this client is closed; connect again")
-        self._socket.send_multipart(encode(message))
+        self._socket.send(encode(message)[0])
 
     def _receive(self, deadline: float | None, timeout_s: float | None, what: str) -> Message:
         ready = self._poll(deadline, what)
-        if self._socket in ready:
+        if self._socket in ready or (ready and self._socket.poll(_LAST_WORDS_MS)):
             return decode(self._socket.recv_multipart(), DAEMON_MESSAGES)
         if ready:
             reason = self._closing or "its process has ended"
@@ -119,6 +125,3 @@ class Channel:
         if isinstance(message, Closing):
             self._closing = message.reason
             raise ServiceClosedError(f"the daemon ends: {message.reason}; connect again when it is back")
-        if isinstance(message, Ready):
-            self._session.begin(message.lease, Held(self._consumer, message.lane, message.step))
-            self._session.end(message.lease)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import select
 import warnings
-from operator import index
+import weakref
+from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
 from loader_client.channel import Channel
-from loader_client.consumer import Consumer, Span, check_step
+from loader_client.consumer import Consumer, Link, Span
 from loader_client.session import Session
-from loader_service.errors import ArgumentError, DeadlineError, LoaderServiceError, ServiceUnavailableError
+from loader_service.core.steps import checked_span
+from loader_service.errors import DeadlineError, LoaderServiceError, ServiceUnavailableError
 from loader_service.wire.endpoint import default_endpoint, socket_path
 from loader_service.wire.process import open_pidfd, pid_namespace
-from loader_service.wire.protocol import Done, Hello, Open, Opened, Report, Status, Stop, Welcome
+from loader_service.wire.protocol import Close, Done, Hello, Open, Opened, Report, Status, Stop, Welcome
 
 __all__ = ["Client", "connect"]
 
@@ -34,7 +36,8 @@ class Client:
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._daemon_pidfd: int | None = None
-        self._consumers: list[Consumer] = []
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self._numbers = count(1)
         self._session = Session(endpoint)
         self._channel = Channel(self._session)
         self._closed = False
@@ -72,16 +75,18 @@ class Client:
         stop_step: iteration ends before it (None: never). hold_timeout_s: seconds that a request waits at the hold
         limit before HoldLimitError. Raises UnknownStreamError, MemoryLimitError, SharedMemoryError.
         """
-        start_step = index(start_step)
-        check_step("start_step", start_step)
-        if stop_step is not None and stop_step < start_step:
-            raise ArgumentError(f"stop_step is {stop_step} and start_step {start_step}; it must not lie before it")
-        opened = self._channel.request(
-            lambda request: Open(request, stream, start_step), Opened, self._timeout_s, f"opening {stream!r}"
-        )
-        span = Span(stream, start_step, stop_step, hold_timeout_s)
-        consumer = Consumer(self._session, opened, span, self._daemon_pidfd)
-        self._consumers = [known for known in self._consumers if not known.closed] + [consumer]
+        start, stop = checked_span(start_step, stop_step)
+        number = next(self._numbers)
+        try:
+            opened = self._channel.request(
+                lambda request: Open(request, number, stream, start), Opened, self._timeout_s, f"opening {stream!r}"
+            )
+            link = Link(self, self._session, self._daemon_pidfd)
+            consumer = Consumer(link, number, opened, Span(stream, start, stop, hold_timeout_s))
+        except BaseException:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
+            self._channel.post(Close(0, number, []))
+            raise
+        self._consumers.add(consumer)
         return consumer
 
     def status(self, *, builds: bool = False) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class Client:
         if self._closed:
             return
         self._closed = True
-        for consumer in self._consumers:
+        for consumer in list(self._consumers):
             consumer.close()
         self._channel.close()
         self._session.close()
@@ -122,6 +127,7 @@ class Client:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             warnings.warn(f"the client of {self.endpoint} was not closed", ResourceWarning, stacklevel=2, source=self)
+            self.close()
 
 
 def connect(endpoint: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> Client:

@@ -11,34 +11,24 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from loader_client.batch import leased_batch
+from loader_client.batch import LeasedMemory, leased_batch
 from loader_client.channel import Channel
-from loader_client.session import Held, Session
+from loader_client.session import Session
 from loader_service.core.batch import Batch
-from loader_service.errors import (
-    ArgumentError,
-    BuildError,
-    ConsumerClosedError,
-    HoldLimitError,
-    LoaderServiceError,
-)
+from loader_service.core.steps import checked_step
+from loader_service.errors import BuildError, ConsumerClosedError, HoldLimitError, LoaderServiceError
 from loader_service.wire.protocol import Close, Done, Get, Opened, Ready
 from loader_service.wire.segment import Segment
 
-__all__ = ["Consumer", "Span", "check_step"]
+__all__ = ["Consumer", "Link", "Span"]
 
 _CLOSE_TIMEOUT_S = 2.0
 _HOLD_POLL_S = 0.002
-
-
-def check_step(name: str, step: int) -> None:
-    """Raises ArgumentError where `step` is no global step."""
-    if not 0 <= step < 2**63:
-        raise ArgumentError(f"{name} is {step}; global steps count from 0 and lie below 2^63")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +44,15 @@ class Span:
     hold_timeout_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a consumer needs of its client: `owner` lives as long as the consumer does."""
+
+    owner: object
+    session: Session
+    daemon_pidfd: int | None
+
+
 class Consumer:
     """Batches of one stream, in step order or at any step.
 
@@ -61,17 +60,18 @@ class Consumer:
     threads, one request at a time. Close it (or use `with`): others on its lane wait for its position.
     """
 
-    def __init__(self, session: Session, opened: Opened, span: Span, daemon_pidfd: int | None) -> None:
+    def __init__(self, link: Link, number: int, opened: Opened, span: Span) -> None:
         self.stream, self.next_step, self.stop_step = span.stream, span.start_step, span.stop_step
         self.prefetch, self.steps_per_epoch = opened.prefetch, opened.steps_per_epoch
         self.fingerprint = opened.fingerprint
         self._hold_timeout_s = span.hold_timeout_s
-        self._session, self._number = session, opened.consumer
-        self._channel = Channel(session, opened.consumer, daemon_pidfd)
+        self._link, self._session, self._number = link, link.session, number
+        self._channel = Channel(link.session, link.daemon_pidfd)
         self._lock = threading.RLock()
         self._lane: int | None = None
         self._segments: dict[int, Segment] = {}
         self._ended: str | None = None
+        link.session.enlist(number, self)
 
     def __repr__(self) -> str:
         state = self._ended or f"next step {self.next_step}"
@@ -80,7 +80,7 @@ class Consumer:
     @property
     def held_steps(self) -> list[int]:
         """The steps whose arrays are alive, ascending."""
-        return sorted(held.step for held in self._held())
+        return sorted(lease.step for lease in self._session.held(self._number).values())
 
     @property
     def closed(self) -> bool:
@@ -92,7 +92,7 @@ class Consumer:
         timeout_s: seconds to wait until it is built, None for ever. Raises BuildError where its build failed,
         HoldLimitError, DeadlineError (ask again), ServiceClosedError, ConsumerClosedError.
         """
-        check_step("step", step)
+        step = checked_step(step)
         with self._lock:
             self._check_open()
             self._await_hold(step)
@@ -136,16 +136,13 @@ class Consumer:
         if getattr(self, "_ended", "never opened") is None:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
-    def _held(self) -> list[Held]:
-        return [held for held in list(self._session.leases.values()) if held.consumer == self._number]
-
     def _check_open(self) -> None:
         if self._ended is not None:
             raise ConsumerClosedError(f"this consumer of {self.stream!r} takes no more steps: {self._ended}")
 
     def _blocking(self, step: int) -> list[int]:
         """The held steps that keep `step` from being built, or from being taken: they fill the ring."""
-        held = self._held()
+        held = self._session.held(self._number).values()
         if len(held) >= self.prefetch:
             return sorted(one.step for one in held)
         if step != self.next_step:
@@ -165,19 +162,18 @@ class Consumer:
             time.sleep(_HOLD_POLL_S)
 
     def _ask(self, step: int, timeout_s: float | None) -> Ready:
+        holds = list(self._session.held(self._number))
         return self._channel.request(
-            lambda request: Get(request, self._number, step), Ready, timeout_s, f"step {step} of {self.stream!r}"
+            lambda request: Get(request, self._number, step, holds), Ready, timeout_s, f"step {step} of {self.stream!r}"
         )
 
     def _batch(self, ready: Ready) -> Batch:
-        self._session.begin(ready.lease, Held(self._number, ready.lane, ready.step))
-        try:
-            segment = self._segment(ready.slot, ready.segment)
-        except LoaderServiceError:
-            self._session.end(ready.lease)
-            raise
+        """The answer as a batch. An answer that is lost on the way here is put right by what the next request holds."""
+        segment = self._segment(ready.slot, ready.segment)
+        memory = LeasedMemory(segment, ready.nbytes)
+        self._session.keep(ready.lease, memory, self._number, ready.lane, ready.step)
         self._lane, self.next_step = ready.lane, ready.step + 1
-        return leased_batch(ready, segment, self._session.end)
+        return leased_batch(ready, segment, memory)
 
     def _segment(self, slot: int, name: str) -> Segment:
         """The mapping of a slot, kept until another segment stands there."""
@@ -187,13 +183,13 @@ class Consumer:
         return known
 
     def _end(self, why: str) -> None:
-        """Tell the daemon, which may be gone; an answer on its way is read, and its lease ended, before."""
+        """Tell the daemon, which may be gone: then it has ended the consumer itself."""
         self._ended = why
-        try:
-            close = lambda request: Close(request, self._number)  # noqa: E731 - reads better than a def here
-            self._channel.request(close, Done, _CLOSE_TIMEOUT_S, f"closing {self.stream!r}")
-        except LoaderServiceError:
-            pass  # the daemon ends the consumer itself when it ends, or when this process does
-        finally:
-            self._channel.close()
-            self._segments.clear()
+        self._session.consumers.pop(self._number, None)
+        holds = list(self._session.held(self._number))
+        with suppress(LoaderServiceError):
+            self._channel.request(
+                lambda request: Close(request, self._number, holds), Done, _CLOSE_TIMEOUT_S, f"closing {self.stream!r}"
+            )
+        self._channel.close()
+        self._segments.clear()

@@ -1,32 +1,35 @@
 """What one client shares among its consumers: the identity, the sockets' context, the leases.
 
-Owns `Session`. Invariant: every lease of a view is in `leases` until the view's last array is dead, and each end
-is told to the daemon exactly once, at once, from whichever thread (or garbage collection) the array died in.
-A forked child sends nothing: the socket is its parent's.
+Owns `Session`. Invariant: every lease of a view is in the book until the view's last array is dead, and then its end
+is told to the daemon, at once, also when it died in a garbage collection, in another thread or under a Ctrl-C. The
+death of a view runs no Python code: the callback of its weak reference is `SimpleQueue.put`, written in C, which no
+signal interrupts. A thread of the session's own wakes up, looks who is dead, and says so; what it has not said it
+finds again. A forked child has no such thread and says nothing: the socket is its parent's.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from dataclasses import dataclass
+import weakref
+from queue import SimpleQueue
 from typing import Any
 
 import zmq
 
 from loader_service.errors import ForkedClientError
-from loader_service.wire.protocol import Bye, Message, Release, encode
+from loader_service.wire.protocol import Bye, Close, Message, Release, encode
 
-__all__ = ["Held", "Session"]
+__all__ = ["Lease", "Session"]
 
 _LINGER_MS = 500
+_JOIN_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A lease that lives: whose it is, and where it lies."""
+class Lease(weakref.ref[Any]):
+    """A lease as the book keeps it: a weak reference to what numpy builds the arrays on, and where they lie."""
 
+    __slots__ = ("consumer", "lane", "step")
     consumer: int
     lane: int
     step: int
@@ -35,21 +38,24 @@ class Held:
 class Session:
     """Identity, context and lease book of one client.
 
-    The sockets of one client are told from another's by their first 16 bytes of identity. Ends of leases go over a
-    socket of their own, so that they pass while a request waits for its answer in another thread.
+    The sockets of one client are told from another's by their first 16 bytes of identity. leases: lease number ->
+    Lease; consumers: number -> weak reference, so that one that is dropped without being closed is closed.
     """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.leases: dict[int, Held] = {}
+        self.leases: dict[int, Lease] = {}
+        self.consumers: dict[int, weakref.ref[Any]] = {}
         self._pid = os.getpid()
         self._token = os.urandom(16)
         self._channels = 0
         self._context = zmq.Context()
-        self._ended: deque[Message] = deque()
-        self._sending = threading.Lock()
+        self._deaths: SimpleQueue[Any] = SimpleQueue()
         self._closed = False
-        self._releases = self.new_socket()
+        self._thread = threading.Thread(
+            target=self._tell_deaths, args=(self.new_socket(),), name="loader-client", daemon=True
+        )
+        self._thread.start()
 
     def new_socket(self) -> zmq.Socket[bytes]:
         """One more connection of this client."""
@@ -69,42 +75,44 @@ class Session:
                 "call loader_client.connect() in the child, or start it with the spawn method"
             )
 
-    def begin(self, number: int, held: Held) -> None:
-        """Book a lease."""
-        self.leases[number] = held
+    def keep(self, number: int, memory: object, consumer: int, lane: int, step: int) -> None:
+        """Book a lease that lasts as long as `memory` does."""
+        lease = Lease(memory, self._deaths.put)
+        lease.consumer, lease.lane, lease.step = consumer, lane, step
+        self.leases[number] = lease
 
-    def end(self, number: int) -> None:
-        """End a lease; safe in `__del__`, in any thread and at any moment."""
-        held = self.leases.pop(number, None)
-        if held is None or os.getpid() != self._pid:
-            return
-        self._ended.append(Release(held.consumer, [number]))
-        self._flush()
-        if self._closed:
-            self.close()
+    def enlist(self, number: int, consumer: object) -> None:
+        """Book a consumer: it is closed when it is dropped."""
+        self.consumers[number] = weakref.ref(consumer, self._deaths.put)
+
+    def held(self, consumer: int) -> dict[int, Lease]:
+        """The leases of a consumer whose memory is alive, by number."""
+        found = list(self.leases.items())
+        return {number: lease for number, lease in found if lease.consumer == consumer and lease() is not None}
 
     def close(self) -> None:
-        """Close the sockets as soon as no lease lives any more. Idempotent."""
+        """Say Bye as soon as no lease lives any more; waits for it if that is now. Idempotent."""
         self._closed = True
-        if self.leases or self._context.closed or os.getpid() != self._pid:
-            return
-        self._ended.append(Bye())
-        self._flush()
+        if os.getpid() == self._pid:
+            self._deaths.put(None)
+            if not any(lease() is not None for lease in list(self.leases.values())):
+                self._thread.join(_JOIN_S)
+
+    def _tell_deaths(self, socket: zmq.Socket[bytes]) -> None:
+        """The thread: tell what has died, until the session is closed and nothing is left to die."""
+        while not (self._closed and not self.leases):
+            self._deaths.get()
+            for number, lease in list(self.leases.items()):
+                if lease() is None:
+                    _say(socket, Release(lease.consumer, [number]))
+                    self.leases.pop(number)
+            for number, consumer in list(self.consumers.items()):
+                if consumer() is None:
+                    _say(socket, Close(0, number, list(self.held(number))))
+                    self.consumers.pop(number, None)
+        _say(socket, Bye())
         self._context.destroy(linger=_LINGER_MS)
 
-    def _flush(self) -> None:
-        """Whoever has the lock sends for all; one who comes meanwhile leaves its message and need not wait.
 
-        The queue is looked at again after the lock is let go, so no message stays behind.
-        """
-        while self._ended and self._sending.acquire(blocking=False):
-            try:
-                while self._ended:
-                    self._send(self._ended.popleft())
-            finally:
-                self._sending.release()
-
-    def _send(self, message: Message) -> None:
-        if not self._releases.closed:
-            frames: list[Any] = encode(message)
-            self._releases.send_multipart(frames, flags=zmq.NOBLOCK)
+def _say(socket: zmq.Socket[bytes], message: Message) -> None:
+    socket.send(encode(message)[0], zmq.NOBLOCK)

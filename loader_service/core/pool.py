@@ -52,6 +52,7 @@ class SegmentPool:
         self.segment_bytes = align(max(segment_bytes, 1), _PAGE)
         self._segments: dict[str, _Segment] = {}
         self._leases: Counter[str] = Counter()
+        self._spare: dict[str, None] = {}  # in the order in which they came; for `take` not to look at all
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -83,9 +84,10 @@ class SegmentPool:
     def take(self, nbytes: int = 0) -> str:
         """A segment for a ring: unleased, of at least max(nbytes, segment_bytes). Raises as the allocator."""
         wanted = self.segment_bytes if nbytes <= self.segment_bytes else align(nbytes + nbytes // 4, _PAGE)
-        for name, segment in self._segments.items():
-            if not segment.in_ring and not self._leases[name] and segment.nbytes >= wanted:
-                segment.in_ring = True
+        for name in self._spare:
+            if self._segments[name].nbytes >= wanted:
+                del self._spare[name]
+                self._segments[name].in_ring = True
                 return name
         name = self._allocator.create(wanted)
         self._segments[name] = _Segment(wanted, in_ring=True)
@@ -118,14 +120,17 @@ class SegmentPool:
         """A segment of this size could be had: all next ones have it, and idle smaller ones are of no use."""
         if segment_bytes > self.segment_bytes:
             self.segment_bytes = segment_bytes
-            for name in list(self._segments):
+            for name in list(self._spare):
                 self._settle(name)
 
     def _settle(self, name: str) -> None:
-        """Retire a segment that is out of its ring, unleased, and too small or one too many."""
+        """A segment that is out of its ring and unleased is spare, or retired: too small, or one too many."""
         segment = self._segments[name]
         if segment.in_ring or self._leases[name]:
             return
         if segment.nbytes < self.segment_bytes or len(self._segments) > self._reserve:
             del self._segments[name]
+            self._spare.pop(name, None)
             self._allocator.retire(name)
+        else:
+            self._spare[name] = None

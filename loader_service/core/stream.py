@@ -28,6 +28,7 @@ from loader_service.core.rng import STREAM_TRANSFORM, SampleRng, derive
 from loader_service.core.sample import Dataset
 from loader_service.core.samplers import Sampler
 from loader_service.core.shards import Shard
+from loader_service.core.steps import checked_step
 from loader_service.errors import ArgumentError, BuildError
 
 __all__ = ["Allocate", "Stream", "Transform"]
@@ -52,6 +53,9 @@ class Stream:
     dataset: sized and indexable, thread-safe; sampler: its indices lie in [0, len(dataset)); collator: plans and
     writes batches; seed: any int; transform: gets `derive(seed, epoch, step_in_epoch, slot, 0)`; version: a text
     that stands in the fingerprint for parts that cannot be described. Raises ArgumentError.
+
+    caught: which exceptions of dataset, sampler, transform and collator become a BuildError; a worker, which nobody
+    interrupts, sets it to BaseException.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Stream:
             )
         self.dataset, self.sampler, self.collator = dataset, sampler, collator
         self.transform, self.version = transform, version
+        self.caught: type[BaseException] = Exception
         try:
             self.seed = as_index(seed)
         except TypeError:
@@ -83,13 +88,7 @@ class Stream:
 
     def position(self, step: int) -> tuple[int, int]:
         """(epoch, step in epoch) of global step `step` >= 0. Raises ArgumentError."""
-        try:
-            step = as_index(step)
-        except TypeError:
-            raise ArgumentError(f"step is {step!r}; it must be an integer") from None
-        if step < 0:
-            raise ArgumentError(f"step is {step}; global steps count from 0")
-        return divmod(step, self.steps_per_epoch)
+        return divmod(checked_step(step), self.steps_per_epoch)
 
     @property
     def shard_padding(self) -> str:
@@ -151,7 +150,7 @@ class Stream:
             indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
             rows = shard.rows(len(indices))
             width = self._global_width(indices) if len(rows) < len(indices) else 0
-        except Exception as error:
+        except self.caught as error:
             raise _build_error(step, error) from error
         own = indices[rows.start : rows.stop]
         return BatchContext(self.seed, epoch, step_in_epoch, own, rows.start, least_width=width)
@@ -173,7 +172,7 @@ class Stream:
             if transformed is None:
                 raise TypeError(f"transform {self.transform!r} returned None; it must return a sample")
             return transformed
-        except Exception as error:
+        except self.caught as error:
             raise _build_error(step, error, slot, index) from error
 
     def _guarded(self, step: int, context: BatchContext, act: Callable[[], _T]) -> _T:
@@ -182,7 +181,7 @@ class Stream:
         except SlotError as error:
             index = int(context.indices[error.row])
             raise _build_error(step, error.cause, context.first_slot + error.row, index) from error
-        except Exception as error:
+        except self.caught as error:
             raise _build_error(step, error) from error
 
     @cached_property
@@ -206,10 +205,4 @@ def _build_error(step: int, error: BaseException, slot: int | None = None, index
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     summary = traceback.TracebackException.from_exception(error)  # its text is safe where __str__ raises
-    text, trace = _encodable(str(summary)), _encodable("".join(summary.format()))
-    return BuildError(step, name, text, trace, slot=slot, index=index)
-
-
-def _encodable(text: str) -> str:
-    """Without lone surrogates, which names of files may bring and no message can carry."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return BuildError(step, name, str(summary), "".join(summary.format()), slot=slot, index=index)

@@ -59,9 +59,10 @@ Send = Callable[[bytes, Message], bool]
 
 @dataclass(slots=True)
 class _Consumer:
-    """Where a consumer belongs, and the request that it waits with."""
+    """Where a consumer belongs, what its client calls it, and the request that it waits with."""
 
     client: Client
+    name: int
     stream: ServedStream
     waiting: tuple[bytes, int] | None = None
 
@@ -126,49 +127,58 @@ class Broker:
             raise UnknownStreamError(
                 f"there is no stream {message.stream!r}; this daemon serves {', '.join(map(repr, self.streams))}"
             )
+        if message.consumer in client.consumers:
+            raise ProtocolError(f"consumer {message.consumer} of this client is open; give each a number of its own")
         number = next(self._numbers)
         stream.lanes.open(number, message.start_step)
-        self.consumers[number] = _Consumer(client, stream)
-        client.consumers.add(number)
-        opened = Opened(message.request, number, stream.lanes.prefetch, stream.steps_per_epoch, stream.fingerprint)
+        self.consumers[number] = _Consumer(client, message.consumer, stream)
+        client.consumers[message.consumer] = number
+        opened = Opened(message.request, stream.lanes.prefetch, stream.steps_per_epoch, stream.fingerprint)
         self._send(identity, opened)
 
-    def _owned(self, client: Client, number: int) -> _Consumer:
-        consumer = self.consumers.get(number)
-        if consumer is None or consumer.client is not client:
-            raise ConsumerClosedError(f"consumer {number} is not open; open the stream again at your step")
-        return consumer
-
     def _get(self, identity: bytes, client: Client, message: Get) -> None:
-        consumer = self._owned(client, message.consumer)
-        answer = consumer.stream.lanes.ask(message.consumer, message.step)
+        number = client.consumers.get(message.consumer)
+        if number is None:
+            raise ConsumerClosedError(f"consumer {message.consumer} is not open; open the stream again at your step")
+        consumer = self.consumers[number]
+        self._end_leases(number, keep=message.holds)
+        answer = consumer.stream.lanes.ask(number, message.step)
         consumer.waiting = (identity, message.request)
         if answer is not None:
-            self._answer(message.consumer, answer)
+            self._answer(number, answer)
 
     def _release(self, client: Client, message: Release) -> None:
-        consumer = self.consumers.get(message.consumer)
-        if consumer is None or consumer.client is not client:
-            return  # it ended with its last lease, and the client said so twice
+        number = client.consumers.get(message.consumer)
+        if number is None:
+            return  # it ended with its last lease, and the client says so again
         for lease in message.leases:
-            consumer.stream.lanes.release(message.consumer, lease)
-        self._forget_if_done(message.consumer, consumer)
+            self.consumers[number].stream.lanes.release(number, lease)
+        self._forget_if_done(number)
 
     def _close(self, client: Client, message: Close) -> None:
-        consumer = self.consumers.get(message.consumer)
-        if consumer is not None and consumer.client is client:
-            consumer.waiting = None
-            consumer.stream.lanes.close(message.consumer)
-            self._forget_if_done(message.consumer, consumer)
+        number = client.consumers.get(message.consumer)
+        if number is not None:
+            self.consumers[number].waiting = None
+            self.consumers[number].stream.lanes.close(number)
+            self._end_leases(number, keep=message.holds)
+            self._forget_if_done(number)
 
-    def _forget_if_done(self, number: int, consumer: _Consumer) -> None:
-        if number not in consumer.stream.lanes.consumers:
+    def _end_leases(self, number: int, keep: list[int]) -> None:
+        """End all leases but those that the client says it holds: whatever was lost on the way is put right."""
+        lanes = self.consumers[number].stream.lanes
+        known = lanes.consumers.get(number)
+        for lease in set(known.leases).difference(keep) if known else ():
+            lanes.release(number, lease)
+
+    def _forget_if_done(self, number: int) -> None:
+        consumer = self.consumers.get(number)
+        if consumer is not None and number not in consumer.stream.lanes.consumers:
             del self.consumers[number]
-            consumer.client.consumers.discard(number)
+            del consumer.client.consumers[consumer.name]
 
     def client_gone(self, client: Client) -> None:
         """The client said Bye or its process has ended: its consumers and leases end."""
-        for number in list(client.consumers):
+        for number in client.consumers.values():
             self.consumers[number].stream.lanes.drop(number)
             del self.consumers[number]
         client.consumers.clear()
@@ -184,7 +194,7 @@ class Broker:
             self._send(identity, _ready(request, answer))
         else:
             self._send(identity, Error(request, answer.error))
-            self._forget_if_done(number, consumer)
+            self._forget_if_done(number)
 
     # --- builds ------------------------------------------------------------------------------------------
 
@@ -222,6 +232,7 @@ class Broker:
         elif isinstance(message, Built):
             task = self._tasks.pop(message.task)
             task.stream.metrics.count_build(task.claim.step)
+            self._deaths.pop((task.stream.name, task.claim.step), None)
             self._answer_all(task.stream.lanes.built(task.claim, message))
         elif isinstance(message, Failed):
             self._fail(self._tasks.pop(message.task), message.error)

@@ -27,12 +27,12 @@ def token_of(identity: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One connected client. identity: of the socket that said Hello; consumers: their numbers."""
+    """One connected client. identity: of the socket that said Hello; consumers: its own numbers -> the daemon's."""
 
     identity: bytes
     pid: int
     pidfd: int | None
-    consumers: set[int] = field(default_factory=set)
+    consumers: dict[int, int] = field(default_factory=dict)
 
 
 class Clients:

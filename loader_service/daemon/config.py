@@ -16,13 +16,16 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from loader_service.errors import ConfigurationError
+from loader_service.errors import ConfigurationError, EndpointError
+from loader_service.wire.endpoint import socket_path
 
 __all__ = ["Config", "ServerConfig", "StreamConfig", "parse_bytes"]
 
 _SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*(?:([kKMGT])(i?))?B?\s*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 """Half a character, as in a file name that is not UTF-8."""
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_TOO_DEEP = "is nested too deeply (or holds itself); flatten `args`"
 _PREFIXES = ["", "K", "M", "G", "T"]
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -94,6 +97,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"configuration {path} cannot be read: {error.strerror}") from error
         except ValueError as error:  # TOMLDecodeError, UnicodeDecodeError, or a number of more digits than Python takes
             raise ConfigurationError(f"configuration {path} is no TOML: {error}") from error
+        except RecursionError:
+            raise ConfigurationError(f"configuration {path} {_TOO_DEEP}") from None
         config = cls.of(content, source=str(path))
         here = str(path.resolve().parent)
         paths = [str((Path(here) / entry).resolve()) for entry in config.server.import_paths] + [here]
@@ -104,12 +109,19 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Check a mapping shaped like the file; a factory may be given as a function. Raises ConfigurationError."""
         if isinstance(content, Config):
             return content
+        try:
+            return cls._of_mapping(content, source)
+        except RecursionError:
+            raise ConfigurationError(f"{source} {_TOO_DEEP}") from None
+
+    @classmethod
+    def _of_mapping(cls, content: Mapping[str, Any], source: str) -> Config:
         top = _convert(_Tables, content, f"{source}: the top level")
         if not top.streams:
             raise ConfigurationError(f"{source}: there is no stream; add a table [streams.NAME] with a factory")
         server = _convert(ServerConfig, top.server, f"{source}: [server]")
-        _check_size(server.memory_limit, f"{source}: [server] memory_limit")
-        streams = {name: _stream(table, f"{source}: [streams.{name}]") for name, table in top.streams.items()}
+        _check_server(server, f"{source}: [server]")
+        streams = {name: _stream(name, table, f"{source}: [streams.{name}]") for name, table in top.streams.items()}
         return cls(streams, server)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -137,7 +149,7 @@ def _convert(cls: type[_Table], table: Any, where: str) -> _Table:
 
 def _explain(problem: str, known: list[str], table: Any) -> str:
     """msgspec's message in the words of the file: the key, what was got, the keys that there are."""
-    text, _, place = problem.partition(" - at `$")
+    text, _, place = problem.replace("`object`", "a table").replace("`array`", "a list").partition(" - at `$")
     unknown = re.search(r"unknown field `(.*)`", text)
     if unknown is not None:
         near = difflib.get_close_matches(unknown[1], known, 1)
@@ -182,7 +194,22 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, float)
 
 
-def _stream(table: Mapping[str, Any], where: str) -> StreamConfig:
+def _check_server(server: ServerConfig, where: str) -> None:
+    _check_size(server.memory_limit, f"{where} memory_limit")
+    if any("\0" in path or not _is_plain(path) for path in server.import_paths):
+        raise ConfigurationError(f"{where} import_paths is {server.import_paths!r}; they must be paths in UTF-8")
+    if server.endpoint:
+        try:
+            socket_path(server.endpoint)
+        except EndpointError as error:
+            raise EndpointError(f"{where} {error.message}") from None
+
+
+def _stream(name: str, table: Mapping[str, Any], where: str) -> StreamConfig:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{where} has a name that is not of letters, digits, '.', '_' and '-', 1 to 100 of them"
+        )
     factory = table.get("factory")
     if callable(factory):
         table = {**table, "factory": _importable_name(factory, where)}

@@ -18,18 +18,24 @@ from loader_service.errors import FactoryError, LoaderServiceError
 
 __all__ = ["load_stream"]
 
+_MAX_TEXT = 16_000
+"""Characters of the user's own text, and of a traceback its end."""
 
-def load_stream(name: str, factory: str, args: dict[str, Any]) -> Stream:
-    """Import `factory` ("module:callable"), call it with `args`, and check what it returns. Raises FactoryError."""
+
+def load_stream(name: str, factory: str, args: dict[str, Any], caught: type[BaseException] = Exception) -> Stream:
+    """Import `factory` ("module:callable"), call it with `args`, and check what it returns. Raises FactoryError.
+
+    caught: which exceptions of the user's code become one; a worker, which nobody interrupts, gives BaseException.
+    """
     where = f"stream {name!r}: factory {factory!r}"
     module_name, _, path = factory.partition(":")
-    function = _attribute(_module(module_name, where), path, where)
+    function = _attribute(_module(module_name, where, caught), path, where)
     _check_arguments(function, args, where)
     try:
         stream = function(**args)
     except LoaderServiceError as error:
         raise _fault(f"{where} raised {error}", error) from error
-    except Exception as error:
+    except caught as error:
         raise _fault(f"{where} raised {_text(error)}", error) from error
     if not isinstance(stream, Stream):
         raise FactoryError(f"{where} returned {type(stream).__name__}; it must return a loader_service.Stream")
@@ -40,17 +46,18 @@ def load_stream(name: str, factory: str, args: dict[str, Any]) -> Stream:
     return stream
 
 
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {traceback.TracebackException.from_exception(error)}"  # safe where __str__ raises
+def _text(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {traceback.TracebackException.from_exception(error)}"  # safe where __str__ raises
+    return text[:_MAX_TEXT]
 
 
-def _fault(message: str, cause: Exception) -> FactoryError:
+def _fault(message: str, cause: BaseException) -> FactoryError:
     """The user's code failed: the message ends with where."""
     trace = "".join(traceback.format_exception(cause))
-    return FactoryError(f"{message}\n{trace.rstrip()}")
+    return FactoryError(f"{message}\n{trace.rstrip()[-_MAX_TEXT:]}")
 
 
-def _module(name: str, where: str) -> Any:
+def _module(name: str, where: str, caught: type[BaseException]) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -60,7 +67,7 @@ def _module(name: str, where: str) -> Any:
                 "[server] import_paths"
             ) from error
         raise _fault(f"{where}: importing {name} raised {_text(error)}", error) from error
-    except Exception as error:
+    except caught as error:
         raise _fault(f"{where}: importing {name} raised {_text(error)}", error) from error
 
 

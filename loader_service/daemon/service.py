@@ -177,8 +177,9 @@ class Service:
             self._broker.pump()
 
     def _fail(self, error: LoaderServiceError) -> None:
-        """Log an error of a worker's start; the first one is the cause, if the daemon cannot start or go on."""
-        _log.error("%s", error)
+        """An error of a worker's start; the first one is the cause, if the daemon cannot start (or go on)."""
+        if self._broker is not None:  # before, it is raised
+            _log.error("%s", error)
         self._failure = self._failure or error
 
     # --- status and end --------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from loader_service.wire.segment import HEADER_BYTES, Segment
 
 __all__ = ["Worker", "main"]
 
+_MAX_NAME = 200
 _MAX_TEXT = 16_000
 """Characters of a traceback that travel on: the end of it, where the cause stands."""
 
@@ -71,8 +72,8 @@ class Worker:
             batch = self._streams[build.stream].build_into(build.step, target.allocate)
         except BuildError as error:
             return Failed(build.task, _trimmed(error).to_record())
-        except LoaderServiceError as error:
-            return Failed(build.task, error.to_record())
+        except LoaderServiceError as error:  # there is no memory for it
+            return Failed(build.task, BuildError(build.step, type(error).__name__, error.message).to_record())
         built = target.commit(batch.epoch, batch.step_in_epoch)
         batch.release()
         return built
@@ -128,14 +129,8 @@ class _Target:
 
 def _trimmed(error: BuildError) -> BuildError:
     """The same error with texts that fit a message."""
-    return BuildError(
-        error.step,
-        error.cause_type,
-        error.cause_message[:_MAX_TEXT],
-        error.remote_traceback[-_MAX_TEXT:],
-        slot=error.slot,
-        index=error.index,
-    )
+    kind, text, trace = error.cause_type[:_MAX_NAME], error.cause_message[:_MAX_TEXT], error.remote_traceback
+    return BuildError(error.step, kind, text, trace[-_MAX_TEXT:], slot=error.slot, index=error.index)
 
 
 def _facts(spec: StreamSpec, stream: Stream) -> StreamFacts:
@@ -150,10 +145,12 @@ def _start(connection: Connection, start: Start) -> list[Stream] | None:
     """Make the streams and say READY; None where one failed, which has been said then."""
     sys.path[:0] = [path for path in start.import_paths if path not in sys.path]
     try:
-        streams = [load_stream(spec.name, spec.factory, spec.args) for spec in start.streams]
+        streams = [load_stream(spec.name, spec.factory, spec.args, BaseException) for spec in start.streams]
     except FactoryError as error:
         connection.send_bytes(encode(StartFailed(error.to_record())))
         return None
+    for stream in streams:
+        stream.caught = BaseException
     facts = [_facts(spec, stream) for spec, stream in zip(start.streams, streams, strict=True)]
     connection.send_bytes(encode(Started(facts)))
     return streams

@@ -13,10 +13,16 @@ from PIL import Image
 from loader_service.core.batch import Batch
 from loader_service.errors import ConfigurationError
 
-__all__ = ["save_grid"]
+__all__ = ["check_writeable", "save_grid"]
 
 _GAP = 2
 _GAP_GREY = 96
+
+
+def check_writeable(path: Path) -> None:
+    """Raises ConfigurationError where no picture can be written to `path`, before any work is done."""
+    if not path.parent.is_dir() or path.suffix.lower() not in Image.registered_extensions():
+        raise ConfigurationError(f"the picture {path} cannot be written: name a .png file in a directory that exists")
 
 
 def save_grid(batch: Batch, path: Path) -> None:

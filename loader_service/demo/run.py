@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 import loader_client
 from loader_service.core.stream import Stream
 from loader_service.data import text_line_images
-from loader_service.demo.picture import save_grid
+from loader_service.demo.picture import check_writeable, save_grid
 from loader_service.demo.reader import STREAM, digest_batches
 from loader_service.errors import ServiceClosedError, from_record
 from loader_service.loader import Loader
@@ -145,6 +145,12 @@ def _builds(endpoint: str, steps: int) -> dict[int, int]:
     return {step: times for step, times in builds if step < steps}
 
 
+def _draw(endpoint: str, path: Path) -> None:
+    """A picture of the first batch as the daemon serves it."""
+    with loader_client.connect(endpoint) as client, client.open(STREAM) as consumer, consumer.get(0) as batch:
+        save_grid(batch, path)
+
+
 def _reference(stream: Stream, options: DemoOptions, bars: Progress) -> dict[str, Any]:
     task = bars.add_task("in-process reference", total=options.steps)
     start = time.perf_counter()
@@ -162,6 +168,8 @@ def _result_lines(rows: list[tuple[str, dict[str, Any]]]) -> list[str]:
 def run_demo(options: DemoOptions) -> int:
     """Run it and print what it found; 0 where all agree, else 1."""
     console = Console(highlight=False)
+    if options.save_grid is not None:
+        check_writeable(options.save_grid)
     stream = text_line_images(**options.factory_arguments)
     console.print(
         f"{len(stream.dataset)} text lines, {stream.steps_per_epoch} steps per epoch; "
@@ -171,12 +179,13 @@ def run_demo(options: DemoOptions) -> int:
         with LocalService(options.config) as service:
             consumers = _read_twice(service.endpoint, options, bars)
             builds = _builds(service.endpoint, options.steps)
+            if options.save_grid is not None:
+                _draw(service.endpoint, options.save_grid)
         reference = _reference(stream, options, bars)
     rows = [(f"consumer {number + 1}", row) for number, row in enumerate(consumers)]
     for line in _result_lines([*rows, ("in-process reference", reference)]):
         console.print(line, soft_wrap=True)
     if options.save_grid is not None:
-        save_grid(stream.build(0), options.save_grid)
         console.print(f"a picture of the first batch: {options.save_grid}")
     return _verdict(console, options, builds, [row["digest"] for row in (*consumers, reference)])
 

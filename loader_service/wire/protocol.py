@@ -3,7 +3,9 @@
 Owns the message classes, `encode` and `decode`. Invariant: what `decode` returns has every field, of the declared
 type and within its limits; anything else is a ProtocolError and nothing more. Never pickle.
 
-    frames: [VERSION, msgpack map {"kind": name, field: value, ...}]; a ROUTER puts the sender's identity before
+    one frame: VERSION, then a msgpack map {"kind": name, field: value, ...}; a ROUTER puts the sender's identity before
+
+One frame, for a send of several can be interrupted between two of them.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ __all__ = [
     "request_of",
 ]
 
-VERSION = b"loader-service/1"
+VERSION = b"loader-service/1\n"
 MAX_MESSAGE_BYTES = 1 << 20
 """The daemon's limit for one message from a client."""
 _MAX_TEXT = 1 << 16
@@ -81,10 +83,11 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True)
 class Open(Message):
-    """Open a stream at a global step."""
+    """Open a stream at a global step. consumer: a number that the client has not used before."""
 
     kind: ClassVar[str] = "open"
     request: int
+    consumer: int
     stream: str
     start_step: int
 
@@ -95,7 +98,6 @@ class Opened(Message):
 
     kind: ClassVar[str] = "opened"
     request: int
-    consumer: int
     prefetch: int
     steps_per_epoch: int
     fingerprint: str
@@ -103,12 +105,16 @@ class Opened(Message):
 
 @dataclass(frozen=True, slots=True)
 class Get(Message):
-    """Ask for the batch of a global step; the answer comes when it is built."""
+    """Ask for the batch of a global step; the answer comes when it is built.
+
+    holds: all leases of the consumer that live. Every other one has ended, also one whose Ready never arrived.
+    """
 
     kind: ClassVar[str] = "get"
     request: int
     consumer: int
     step: int
+    holds: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +146,15 @@ class Release(Message):
 
 @dataclass(frozen=True, slots=True)
 class Close(Message):
-    """Close a consumer; its leases last until they are released."""
+    """Close a consumer; the leases that it holds (as in Get) last until they are released.
+
+    Closing one that is not open does nothing: it may be an Open that was given up.
+    """
 
     kind: ClassVar[str] = "close"
     request: int
     consumer: int
+    holds: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +256,19 @@ _FIELDS = {
 
 
 def encode(message: Message) -> list[bytes]:
-    """The frames of a message, without an identity."""
+    """The frame of a message, without an identity, as the list that zmq takes."""
     fields = {name: getattr(message, name) for name in _FIELDS[type(message)]}
-    return [VERSION, msgpack.packb({"kind": message.kind, **fields}, unicode_errors="backslashreplace")]
+    return [VERSION + msgpack.packb({"kind": message.kind, **fields}, unicode_errors="backslashreplace")]
 
 
-def _unpacked(payload: bytes) -> dict[str, Any]:
+def _unpacked(frames: Sequence[bytes]) -> dict[str, Any]:
+    if len(frames) != 1:
+        raise ProtocolError(f"the message has {len(frames)} frames; it must have 1")
+    if not frames[0].startswith(VERSION):
+        peer = frames[0][:32].partition(b"\n")[0]
+        raise ProtocolError(f"the peer speaks {peer!r} and this side {VERSION!r}; install the same release on both")
     try:
-        content = msgpack.unpackb(payload, strict_map_key=True)
+        content = msgpack.unpackb(frames[0][len(VERSION) :], strict_map_key=True)
     except Exception as error:  # msgpack documents no common base for what malformed input raises
         raise ProtocolError(f"the message is no msgpack: {type(error).__name__}") from error
     if not isinstance(content, dict):
@@ -263,13 +278,7 @@ def _unpacked(payload: bytes) -> dict[str, Any]:
 
 def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
     """The message in `frames`, of one of the classes in `table`. Raises ProtocolError for anything else."""
-    if len(frames) != 2:
-        raise ProtocolError(f"the message has {len(frames)} frames; it must have 2")
-    if frames[0] != VERSION:
-        raise ProtocolError(
-            f"the peer speaks {frames[0][:32]!r} and this side {VERSION!r}; install the same release on both"
-        )
-    content = _unpacked(frames[1])
+    content = _unpacked(frames)
     kind = content.pop("kind", None)
     cls = table.get(kind) if isinstance(kind, str) else None
     if cls is None:
@@ -286,7 +295,7 @@ def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
 def request_of(frames: Sequence[bytes]) -> int:
     """The request number of a message that does not decode, for the reply; 0 where it cannot be read that far."""
     try:
-        number: Any = _unpacked(frames[-1]).get("request")
-    except (IndexError, ProtocolError):
+        number: Any = _unpacked(frames).get("request")
+    except ProtocolError:
         return 0
     return int(number) if _is_number(number) else 0
