@@ -126,8 +126,8 @@ class Client:
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
-            warnings.warn(f"the client of {self.endpoint} was not closed", ResourceWarning, stacklevel=2, source=self)
             self.close()
+            warnings.warn(f"the client of {self.endpoint} was not closed", ResourceWarning, stacklevel=2, source=self)
 
 
 def connect(endpoint: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> Client:

@@ -134,6 +134,7 @@ class Consumer:
 
     def __del__(self) -> None:
         if getattr(self, "_ended", "never opened") is None:
+            self._channel.close()  # the session tells the daemon
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def _check_open(self) -> None:

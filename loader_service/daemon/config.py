@@ -24,7 +24,7 @@ __all__ = ["Config", "ServerConfig", "StreamConfig", "parse_bytes"]
 _SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*(?:([kKMGT])(i?))?B?\s*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 """Half a character, as in a file name that is not UTF-8."""
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_MAX_NAME = 100
 _TOO_DEEP = "is nested too deeply (or holds itself); flatten `args`"
 _PREFIXES = ["", "K", "M", "G", "T"]
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -206,10 +206,8 @@ def _check_server(server: ServerConfig, where: str) -> None:
 
 
 def _stream(name: str, table: Mapping[str, Any], where: str) -> StreamConfig:
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"{where} has a name that is not of letters, digits, '.', '_' and '-', 1 to 100 of them"
-        )
+    if not (name.isprintable() and 1 <= len(name) <= _MAX_NAME):
+        raise ConfigurationError(f"{where} has an unusable name; give it 1 to {_MAX_NAME} printable characters")
     factory = table.get("factory")
     if callable(factory):
         table = {**table, "factory": _importable_name(factory, where)}

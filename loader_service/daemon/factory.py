@@ -14,12 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from loader_service.core.stream import Stream
+from loader_service.daemon.trace import MAX_TEXT, shortened
 from loader_service.errors import FactoryError, LoaderServiceError
 
 __all__ = ["load_stream"]
-
-_MAX_TEXT = 16_000
-"""Characters of the user's own text, and of a traceback its end."""
 
 
 def load_stream(name: str, factory: str, args: dict[str, Any], caught: type[BaseException] = Exception) -> Stream:
@@ -48,13 +46,13 @@ def load_stream(name: str, factory: str, args: dict[str, Any], caught: type[Base
 
 def _text(error: BaseException) -> str:
     text = f"{type(error).__name__}: {traceback.TracebackException.from_exception(error)}"  # safe where __str__ raises
-    return text[:_MAX_TEXT]
+    return text[:MAX_TEXT]
 
 
 def _fault(message: str, cause: BaseException) -> FactoryError:
     """The user's code failed: the message ends with where."""
     trace = "".join(traceback.format_exception(cause))
-    return FactoryError(f"{message}\n{trace.rstrip()[-_MAX_TEXT:]}")
+    return FactoryError(f"{message}\n{shortened(trace)}")
 
 
 def _module(name: str, where: str, caught: type[BaseException]) -> Any:

@@ -38,14 +38,13 @@ from loader_service.daemon.messages import (
     decode_to_worker,
     encode,
 )
+from loader_service.daemon.trace import MAX_TEXT, shortened
 from loader_service.errors import BuildError, FactoryError, LoaderServiceError, from_record
 from loader_service.wire.segment import HEADER_BYTES, Segment
 
 __all__ = ["Worker", "main"]
 
 _MAX_NAME = 200
-_MAX_TEXT = 16_000
-"""Characters of a traceback that travel on: the end of it, where the cause stands."""
 
 
 class Worker:
@@ -129,8 +128,8 @@ class _Target:
 
 def _trimmed(error: BuildError) -> BuildError:
     """The same error with texts that fit a message."""
-    kind, text, trace = error.cause_type[:_MAX_NAME], error.cause_message[:_MAX_TEXT], error.remote_traceback
-    return BuildError(error.step, kind, text, trace[-_MAX_TEXT:], slot=error.slot, index=error.index)
+    kind, text, trace = error.cause_type[:_MAX_NAME], error.cause_message[:MAX_TEXT], shortened(error.remote_traceback)
+    return BuildError(error.step, kind, text, trace, slot=error.slot, index=error.index)
 
 
 def _facts(spec: StreamSpec, stream: Stream) -> StreamFacts:

@@ -3,9 +3,8 @@
 Owns the message classes, `encode` and `decode`. Invariant: what `decode` returns has every field, of the declared
 type and within its limits; anything else is a ProtocolError and nothing more. Never pickle.
 
-    one frame: VERSION, then a msgpack map {"kind": name, field: value, ...}; a ROUTER puts the sender's identity before
-
-One frame, for a send of several can be interrupted between two of them.
+    one frame, for a send of several can be interrupted between two of them: VERSION, then a msgpack map
+    {"kind": name, field: value, ...}; a ROUTER puts the sender's identity before
 """
 
 from __future__ import annotations
@@ -238,6 +237,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
+# By the text of a field's annotation: what its value must be.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_is_number, "an integer in [0, 2^63)"),
     "bool": (lambda value: isinstance(value, bool), "true or false"),
@@ -247,8 +247,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "list[Any]": (lambda value: isinstance(value, list), "a list"),
     "dict[str, Any]": (lambda value: isinstance(value, dict), "a map"),
 }
-"""By the text of a field's annotation: what its value must be."""
-
 _FIELDS = {
     cls: {field.name: _CHECKS[str(field.type)] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for cls in (*CLIENT_MESSAGES.values(), *DAEMON_MESSAGES.values())
@@ -294,8 +292,8 @@ def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
 
 def request_of(frames: Sequence[bytes]) -> int:
     """The request number of a message that does not decode, for the reply; 0 where it cannot be read that far."""
-    try:
-        number: Any = _unpacked(frames).get("request")
-    except ProtocolError:
+    try:  # whatever the version before the map
+        number: Any = _unpacked([VERSION + frames[0].partition(b"\n")[2]]).get("request")
+    except (IndexError, ProtocolError):
         return 0
     return int(number) if _is_number(number) else 0

@@ -89,7 +89,7 @@ class Desk:
         self.clients = Clients(Loop(time.monotonic), self._gone)
         served = [self._stream(number, name, prefetch) for number, name in enumerate(streams)]
         self.broker = Broker(served, self.clients, self.workers, self._send, self.memory.retired)
-        self._requests = count(1)
+        self._requests, self._names = count(1), count(1)
         for client in (1, 2):
             self.clients.greet(identity(client), Hello(0, 0, 0))
 
@@ -115,16 +115,22 @@ class Desk:
         return [reply for to, reply in self.sent[before:] if to == identity(client, socket)]
 
     def open(self, client: int = 1, stream: str = "a", step: int = 0) -> int:
-        """Open a stream; the consumer's number."""
-        [reply] = self.say(client, Open(next(self._requests), stream, step))
+        """Open a stream; the consumer's number, to its client as to the broker."""
+        name = next(self._names)
+        [reply] = self.say(client, Open(next(self._requests), name, stream, step))
         assert isinstance(reply, Opened), reply
-        return reply.consumer
+        return name
+
+    def holds(self, consumer: int) -> list[int]:
+        """All leases of a consumer: what its client says that it holds, if nothing was lost or dropped."""
+        known = self.broker.consumers.get(consumer)
+        return list(known.stream.lanes.consumers[consumer].leases) if known else []
 
     def get(self, consumer: int, step: int, client: int = 1, socket: int = 0) -> list[Message]:
-        return self.say(client, Get(next(self._requests), consumer, step), socket)
+        return self.say(client, Get(next(self._requests), consumer, step, self.holds(consumer)), socket)
 
     def close(self, consumer: int, client: int = 1) -> list[Message]:
-        return self.say(client, Close(next(self._requests), consumer))
+        return self.say(client, Close(next(self._requests), consumer, self.holds(consumer)))
 
     def error(self, replies: list[Message]) -> LoaderServiceError:
         """The error that is the only reply."""

@@ -148,10 +148,10 @@ class AnyOrder:
     def happen(self, event: str, client: int, n: int, m: int) -> None:
         request = next(self.requests)
         messages: dict[str, Message] = {
-            "open": Open(request, "abc"[n % 3], m),
-            "get": Get(request, n, m),
+            "open": Open(request, n, "abc"[n % 3], m),
+            "get": Get(request, n, m, [m, m + 1]),
             "release": Release(n, [m, m + 1]),
-            "close": Close(request, n),
+            "close": Close(request, n, [m]),
             "bye": Bye(),
         }
         if event in messages:

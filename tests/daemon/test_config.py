@@ -147,9 +147,9 @@ REFUSED = [
     ("[streams]\n", "there is no stream; add a table [streams.NAME] with a factory"),
     ("[stream.train]\n", "the top level has no key 'stream'; did you mean 'streams'? known keys: streams, server"),
     ("zzz = 1\n" + STREAM, "the top level has no key 'zzz'; known keys: streams, server"),
-    ("streams = 3\n", "the top level streams is 3; expected `object`, got `int`"),
-    ("server = 3\n" + STREAM, "the top level server is 3; expected `object`, got `int`"),
-    ("[streams]\ntrain = 3\n", "the top level streams is {'train': 3}; expected `object`, got `int`"),
+    ("streams = 3\n", "the top level streams is 3; expected a table, got `int`"),
+    ("server = 3\n" + STREAM, "the top level server is 3; expected a table, got `int`"),
+    ("[streams]\ntrain = 3\n", "the top level streams is {'train': 3}; expected a table, got `int`"),
 ]
 SERVER = [
     ("worker = 3", "has no key 'worker'; did you mean 'workers'? known keys: endpoint, workers, memory_limit"),
@@ -168,7 +168,7 @@ SERVER = [
     ("start_timeout_s = -0.5", "start_timeout_s is -0.5; expected `float` > 0.0"),
     ("start_timeout_s = nan", "start_timeout_s is nan; expected `float`"),
     ("start_timeout_s = inf", "start_timeout_s is inf; expected `float` <= 86400.0"),
-    ("import_paths = 'src'", "import_paths is 'src'; expected `array`, got `str`"),
+    ("import_paths = 'src'", "import_paths is 'src'; expected a list, got `str`"),
     ("import_paths = ['src', 3]", "import_paths is ['src', 3]; expected `str`, got `int`"),
 ]
 TABLE = [
@@ -186,7 +186,7 @@ TABLE = [
     ("factory = 'a:b'\nprefetch = '8'", "prefetch is '8'; expected `int`, got `str`"),
     ("factory = 'a:b'\nslot_bytes = -1", "slot_bytes is -1; it must be at least 0"),
     ("factory = 'a:b'\nslot_bytes = '1 XB'", "slot_bytes: size is '1 XB'; write a number of bytes"),
-    ("factory = 'a:b'\nargs = [1]", "args is [1]; expected `object`, got `array`"),
+    ("factory = 'a:b'\nargs = [1]", "args is [1]; expected a table, got a list"),
     ("factory = 'a:b'\nargs = { day = 2020-02-29 }", "args.day is datetime.date(2020, 2, 29); args hold plain values"),
     ("factory = 'a:b'\nargs = { a = [0, { b = 18446744073709551616 }] }", "args.a[1].b is 18446744073709551616; args"),
     ("factory = 'a:b'\nargs = { a = -9223372036854775809 }", "args.a is -9223372036854775809; args hold plain"),

@@ -20,7 +20,7 @@ from loader_service.daemon.loop import Loop
 from loader_service.daemon.memory import SharedMemoryAllocator
 from loader_service.daemon.messages import Build, Built, Denied, Failed, FromWorker, Larger, Need, Retire, Start
 from loader_service.daemon.supervisor import Supervisor, Worker
-from loader_service.errors import MemoryLimitError
+from loader_service.errors import BuildError, MemoryLimitError
 from loader_service.wire.process import start_time
 from loader_service.wire.segment import Segment
 from tests.daemon import streams
@@ -143,7 +143,8 @@ def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(c
     assert need == Need(1, 64 + streams.small().layout(0).nbytes)
     refusal = MemoryLimitError("there is no more").to_record()
     one.supervisor.send(one.first, Denied(1, refusal))
-    assert one.until_said(Failed) == Failed(1, refusal)
+    failed = BuildError(0, "MemoryLimitError", "there is no more").to_record()
+    assert one.until_said(Failed) == Failed(1, failed)
     assert one.until_said(Need, 2).task == 2
     larger = one.memory.create(NBYTES)
     one.supervisor.send(one.first, Retire(one.segment))

@@ -15,7 +15,7 @@ from loader_service import ImageBatchCollator, ImageSample, ShuffledSampler, Str
 from loader_service.core.samplers import SequentialSampler
 from loader_service.data import synthetic_lines
 
-__all__ = ["corrupt", "dying", "growing", "shuffled_slow", "slow", "small", "two_arguments"]
+__all__ = ["corrupt", "dying", "ending", "growing", "leaving", "shuffled_slow", "slow", "small", "two_arguments"]
 
 
 def small(seed: int = 3, batch_size: int = 4) -> Stream:
@@ -142,3 +142,28 @@ def dying(journal: str, bad: int = 21, times: int = 1) -> Stream:
 
 def shuffled_slow(delay_s: float = 0.002, seed: int = 5) -> Stream:
     return Stream(Counted(delay_s=delay_s), ShuffledSampler(64, 4, seed), ImageBatchCollator(), seed=seed)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Raises what would end a process, at sample 37."""
+
+    kind: str
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        if index == 37:
+            raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt, "GeneratorExit": GeneratorExit}[
+                self.kind
+            ](7)
+        return sample(index)
+
+
+def ending(kind: str) -> Stream:
+    return Stream(Ending(kind), SequentialSampler(64, 4), ImageBatchCollator(), seed=0)
+
+
+def leaving() -> Stream:
+    raise SystemExit(7)

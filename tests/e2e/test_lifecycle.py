@@ -275,10 +275,11 @@ def test_strange_messages_are_answered_or_dropped_and_the_daemon_serves_on() -> 
 
     strange = [
         [pickle.dumps(Bomb())],
-        [VERSION, pickle.dumps(Bomb())],
-        [VERSION, b"\xc1"],
-        [VERSION, b"\x80"],
-        [b"loader-service/99", b"\x80"],
+        [VERSION + pickle.dumps(Bomb())],
+        [VERSION + b"\xc1"],
+        [VERSION + b"\x80"],
+        [b"loader-service/99\n\x80"],
+        [VERSION + b"\x81\xa4kind\xa5hello"],
         [VERSION, b"\x81\xa4kind\xa5hello", b"", b""],
         [b""],
     ]

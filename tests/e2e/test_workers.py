@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import loader_client
-from loader_service.errors import BuildError
+from loader_service import LocalService
+from loader_service.errors import BuildError, FactoryError
 from tests.e2e.harness import digests, eventually, service
 from tests.e2e.streams import shuffled_slow, slow
 
@@ -86,3 +87,23 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.parametrize("kind", ["SystemExit", "KeyboardInterrupt", "GeneratorExit"])
+def test_what_would_end_a_process_is_an_error_at_its_step_in_a_worker(kind: str) -> None:
+    with (
+        service("ending", kind=kind) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s", 8) as consumer,
+    ):
+        with next(consumer) as batch:
+            assert batch.step == 8
+        with pytest.raises(BuildError, match=rf"step 9 .* slot 1 \(dataset index 37\): {kind}"):
+            next(consumer)
+        assert [one["deaths"] for one in client.status()["workers"]] == [0, 0]
+
+
+def test_a_factory_that_would_end_its_process_is_named() -> None:
+    config = {"streams": {"train": {"factory": "tests.e2e.streams:leaving"}}}
+    with pytest.raises(FactoryError, match=r"stream 'train': .*leaving' raised SystemExit: 7"):
+        LocalService(config).start()

@@ -17,7 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ["errors", "core", "data", "wire", "loader", "daemon"]
 """From the top: each imports only from those before it. What is not named here stands below them all."""
 SIBLINGS = [f"loader_service.daemon.{name}" for name in ("worker", "supervisor", "broker")]
-SHARED_WITH_CLIENTS = ["loader_service.wire", "loader_service.core.layout", "loader_service.core.batch"]
+SHARED_WITH_CLIENTS = [
+    "loader_service.wire",
+    "loader_service.core.layout",
+    "loader_service.core.batch",
+    "loader_service.core.steps",
+]
 SHARED_WITH_CLIENTS += ["loader_service.errors"]
 PURE = {
     "__future__",

@@ -21,15 +21,15 @@ LARGEST = 2**63 - 1
 LONGEST_TEXT = "é" * 65536
 EXAMPLES: list[Any] = [
     protocol.Hello(1, 4242, 4026531836),
-    protocol.Open(2, "train", LARGEST),
-    protocol.Get(3, 1, 0),
+    protocol.Open(2, 1, "train", LARGEST),
+    protocol.Get(3, 1, 0, [5, LARGEST]),
     protocol.Release(1, [5, 6, 7]),
-    protocol.Close(4, 1),
+    protocol.Close(4, 1, []),
     protocol.Bye(),
     protocol.Status(5, True),
     protocol.Stop(6),
     protocol.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"]),
-    protocol.Opened(2, 1, 8, 1000, "0" * 64),
+    protocol.Opened(2, 8, 1000, "0" * 64),
     protocol.Ready(3, 5, 0, 12, 1, 2, 4, "lsv-1-2-3-4", 9, 128, [["images", "<f4", [2, 1, 8, 8], 0]]),
     protocol.Report(5, {"pid": 1, "streams": [{"name": "train"}], "memory_bytes": 0}),
     protocol.Done(6),
@@ -97,7 +97,7 @@ def test_a_field_takes_every_value_within_its_limits(message: Any, name: str, va
 @pytest.mark.parametrize(("message", "name", "value"), cases(WRONG))
 def test_a_field_that_does_not_fit_is_refused_by_name(message: Any, name: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=f"field {name} of a {message.kind} message must be "):
-        decode([VERSION, packed(message, **{name: value})], BOTH)
+        decode([VERSION + packed(message, **{name: value})], BOTH)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_a_field_that_does_not_fit_is_refused_by_name(message: Any, name: str, v
 )
 def test_a_missing_field_is_refused(message: Any, name: str) -> None:
     with pytest.raises(ProtocolError, match=f"a {message.kind} message has the fields .*'{name}'.*others"):
-        decode([VERSION, packed(message, **{name: ...})], BOTH)
+        decode([VERSION + packed(message, **{name: ...})], BOTH)
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
 def test_one_field_too_many_is_refused(message: Any) -> None:
     with pytest.raises(ProtocolError, match=f"a {message.kind} message has the fields"):
-        decode([VERSION, packed(message, extra=1)], BOTH)
+        decode([VERSION + packed(message, extra=1)], BOTH)
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
@@ -138,21 +138,21 @@ def test_a_side_takes_only_what_the_other_sends(message: Message) -> None:
 )
 def test_an_unknown_kind_is_told_in_short(kind: Any, told: str) -> None:
     with pytest.raises(ProtocolError, match=f"the message's kind is {told}") as caught:
-        decode([VERSION, packed(protocol.Bye(), kind=kind)], CLIENT_MESSAGES)
+        decode([VERSION + packed(protocol.Bye(), kind=kind)], CLIENT_MESSAGES)
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 4])
-def test_a_message_has_two_frames(count: int) -> None:
+@pytest.mark.parametrize("count", [0, 2, 3])
+def test_a_message_has_one_frame(count: int) -> None:
     frames = [*encode(protocol.Bye()), b"", b""][:count]
-    with pytest.raises(ProtocolError, match=f"has {count} frames; it must have 2"):
+    with pytest.raises(ProtocolError, match=f"has {count} frames; it must have 1"):
         decode(frames, CLIENT_MESSAGES)
 
 
-@pytest.mark.parametrize("version", [b"", b"loader-service/2", VERSION + b"\0", b"x" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize("version", [b"", b"loader-service/2\n", b"\0" + VERSION, b"x" * 100_000, b"\xff\xfe"])
 def test_another_version_is_told_with_both(version: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"loader-service/1.*same release") as caught:
-        decode([version, encode(protocol.Bye())[1]], CLIENT_MESSAGES)
+        decode([version + encode(protocol.Bye())[0].removeprefix(VERSION)], CLIENT_MESSAGES)
     assert len(str(caught.value)) < 300
 
 
@@ -181,12 +181,12 @@ def test_another_version_is_told_with_both(version: bytes) -> None:
         (b"\xd6\xff\0\0\0\0", "is a Timestamp"),
         (b"\xc7\x0c\xff" + b"\xff" * 12, "message"),
         (b"\x81\xa4kind\xd4\x05x", "kind is ExtType"),
-        (packed(protocol.Close(1, 1), consumer=msgpack.ExtType(5, b"")), "field consumer"),
+        (packed(protocol.Close(1, 1, []), consumer=msgpack.ExtType(5, b"")), "field consumer"),
     ],
 )
 def test_what_is_no_map_of_texts_is_refused(payload: bytes, told: str) -> None:
     with pytest.raises(ProtocolError, match=told):
-        decode([VERSION, payload], CLIENT_MESSAGES)
+        decode([VERSION + payload], CLIENT_MESSAGES)
 
 
 @pytest.mark.parametrize("depth", [31, 32, 33, 511, 512, 513, 990, 1000, 1023, 1024, 1025, 500_000])
@@ -198,28 +198,28 @@ def test_deep_nesting_is_refused_wherever_it_lies(depth: int) -> None:
         b"\x81\xa4kind" + b"\x81\xa1k" * depth + b"\xc0",
     ):
         with pytest.raises(ProtocolError):
-            decode([VERSION, payload], CLIENT_MESSAGES)
+            decode([VERSION + payload], CLIENT_MESSAGES)
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
 def test_a_truncated_message_is_refused_at_every_length(message: Message) -> None:
-    version, payload = encode(message)
-    for length in range(len(payload)):
+    [frame] = encode(message)
+    for length in range(len(frame)):
         with pytest.raises(ProtocolError):
-            decode([version, payload[:length]], BOTH)
+            decode([frame[:length]], BOTH)
 
 
 @pytest.mark.parametrize(
     ("frames", "number"),
     [
-        ([VERSION, packed(protocol.Get(7, 1, 0), step=2**63)], 7),
-        ([VERSION, packed(protocol.Get(LARGEST, 1, 0), kind="got")], LARGEST),
-        ([b"another version", packed(protocol.Get(7, 1, 0))], 7),
-        ([VERSION, packed(protocol.Get(7, 1, 0), request=-1)], 0),
-        ([VERSION, packed(protocol.Get(7, 1, 0), request=True)], 0),
-        ([VERSION, packed(protocol.Get(7, 1, 0), request=2**63)], 0),
-        ([VERSION, packed(protocol.Bye())], 0),
-        ([VERSION, packed(protocol.Get(7, 1, 0))[:-1]], 0),
+        ([VERSION + packed(protocol.Get(7, 1, 0, []), step=2**63)], 7),
+        ([VERSION + packed(protocol.Get(LARGEST, 1, 0, []), kind="got")], LARGEST),
+        ([b"another version\n" + packed(protocol.Get(7, 1, 0, []))], 7),
+        ([VERSION + packed(protocol.Get(7, 1, 0, []), request=-1)], 0),
+        ([VERSION + packed(protocol.Get(7, 1, 0, []), request=True)], 0),
+        ([VERSION + packed(protocol.Get(7, 1, 0, []), request=2**63)], 0),
+        ([VERSION + packed(protocol.Bye())], 0),
+        ([VERSION + packed(protocol.Get(7, 1, 0, []))[:-1]], 0),
         ([VERSION], 0),
         ([b""], 0),
         ([], 0),
@@ -242,9 +242,9 @@ class Trap:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_pickle_is_never_loaded(tmp_path: Path, wrapped: bool) -> None:
     trap = pickle.dumps(Trap(tmp_path / "sprung"))
-    payload = packed(protocol.Close(1, 1), consumer=trap) if wrapped else trap
+    payload = packed(protocol.Close(1, 1, []), consumer=trap) if wrapped else trap
     with pytest.raises(ProtocolError):
-        decode([VERSION, payload], CLIENT_MESSAGES)
+        decode([VERSION + payload], CLIENT_MESSAGES)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -267,7 +267,7 @@ def test_any_frames_end_in_a_message_or_a_protocol_error(frames: list[bytes]) ->
 @given(st.binary(max_size=256))
 @settings(deadline=None, max_examples=300)
 def test_any_payload_ends_in_a_message_or_a_protocol_error(payload: bytes) -> None:
-    decodes_or_is_refused([VERSION, payload])
+    decodes_or_is_refused([VERSION + payload])
 
 
 edits = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=3), st.integers(0, 3)), min_size=1, max_size=4)
@@ -278,11 +278,11 @@ edits = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=3), st.intege
 def test_a_mutated_message_ends_in_a_message_or_a_protocol_error(
     message: Message, edits: list[tuple[int, bytes, int]]
 ) -> None:
-    version, payload = encode(message)
+    [frame] = encode(message)
     for place, inserted, removed in edits:
-        place %= len(payload) + 1
-        payload = payload[:place] + inserted + payload[place + removed :]
-    decodes_or_is_refused([version, payload])
+        place %= len(frame) + 1
+        frame = frame[:place] + inserted + frame[place + removed :]
+    decodes_or_is_refused([frame])
 
 
 leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=6)
@@ -297,4 +297,4 @@ junk = st.recursive(
 @settings(deadline=None, max_examples=250)
 def test_any_values_in_the_fields_end_in_a_message_or_a_protocol_error(message: Any, data: st.DataObject) -> None:
     changes = data.draw(st.dictionaries(st.sampled_from([f.name for f in fields(message)] or ["extra"]), junk))
-    decodes_or_is_refused([VERSION, packed(message, **changes)])
+    decodes_or_is_refused([VERSION + packed(message, **changes)])
