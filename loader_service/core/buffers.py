@@ -6,6 +6,7 @@ died, so a batch never changes under its holder's hands; after warm-up neither a
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict
 from typing import Any
@@ -78,7 +79,7 @@ class BufferPool:
 def scratch(use: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
     """A C-contiguous array of this thread for `use`, with any content; the next call for the same use reuses it."""
     arrays: dict[str, NDArray[np.uint8]] = _local.__dict__.setdefault("arrays", {})
-    nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = arrays.get(use)
     if memory is None or len(memory) < nbytes:
         memory = arrays[use] = aligned_empty(size_class(nbytes))

@@ -85,6 +85,7 @@ class ImageBatchCollator:
     def _write_images(self, samples: Sequence[ImageSample], context: BatchContext, images: NDArray[np.float32]) -> None:
         edit = None if self.augmentation is None else _editor(self.augmentation, _keys(context))
         pad_value = np.float32(self.pad_value)
+        room = scratch("augmentation", (images[0].size,))
         for row, (sample, target) in enumerate(zip(samples, images, strict=True)):
             width = sample.image.shape[2]
             image = target[:, :, :width]  # [C, H, W_i], a view of the batch
@@ -93,7 +94,7 @@ class ImageBatchCollator:
                 image[...] = sample.image
                 continue
             # Contiguous: on a view of the batch numpy takes twice the time, and buffers that it allocates each time.
-            contiguous = scratch("augmentation", image.shape)
+            contiguous = room[: image.size].reshape(image.shape)  # -> [C, H, W_i]
             contiguous[...] = sample.image
             try:
                 _check_result(self.augmentation, edit(row, contiguous), image.shape)
