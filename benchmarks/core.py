@@ -36,7 +36,9 @@ def _permutation_cases() -> list[Case]:
         Case(
             "permutation", "permute, one by one", lambda: [permute(p, _MILLION, 7) for p in range(1000)], 1000, "index"
         ),
-        Case("permutation", "a batch of 10^12 at step 10^9", lambda: sampler.indices(0, 10**9), _BATCH, "index"),
+        Case("any step", "a batch of 10^12 at step 0", lambda: sampler.indices(0, 0), _BATCH, "index"),
+        Case("any step", "a batch of 10^12 at step 10^9", lambda: sampler.indices(0, 10**9), _BATCH, "index"),
+        Case("any step", "a batch of 10^12 in epoch 10^6", lambda: sampler.indices(10**6, 10**9), _BATCH, "index"),
     ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loader_service.core.rng import derive_slots
 from loader_service.core.samplers import Sampler, SequentialSampler, ShuffledSampler
 from loader_service.errors import ArgumentError
 
@@ -158,3 +159,19 @@ def test_a_step_outside_the_epoch_is_refused(make: Make, step: Any) -> None:
 def test_an_epoch_that_is_no_counter_is_refused(make: Make, epoch: Any) -> None:
     with pytest.raises(ArgumentError, match="epoch is"):
         make(10, 5).indices(epoch, 0)
+
+
+@pytest.mark.parametrize("n", [65_536, 262_144])
+def test_a_power_of_two_of_indices_loses_none(n: int) -> None:
+    sampler = ShuffledSampler(n, 4096, seed=9)
+    drawn = np.concatenate([sampler.indices(3, step) for step in range(sampler.steps_per_epoch)])
+    assert np.array_equal(np.sort(drawn), np.arange(n))
+
+
+def test_numbers_of_neighbouring_seeds_and_slots_are_unrelated() -> None:
+    """Seed 1 with slot 1 and seed 2 with slot 0, and so on: no key comes twice, and about half of the bits differ."""
+    seeds = range(64)
+    keys = np.stack([derive_slots(seed, 0, 0, np.arange(64, dtype=np.uint64), 0) for seed in seeds])  # [64, 64]
+    assert len(np.unique(keys)) == keys.size
+    differing = np.unpackbits((keys[:-1, 1:] ^ keys[1:, :-1]).view(np.uint8)).mean()  # (s, j + 1) beside (s + 1, j)
+    assert abs(float(differing) - 0.5) < 0.01
