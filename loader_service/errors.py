@@ -15,6 +15,7 @@ __all__ = [
     "BuildError",
     "ConfigurationError",
     "ConsumerClosedError",
+    "DataError",
     "DeadlineError",
     "EndpointError",
     "FactoryError",
@@ -43,7 +44,7 @@ def _sendable(value: Any) -> Any:
 class LoaderServiceError(Exception):
     """Base of all errors of this package; `code` is stable across releases."""
 
-    code: ClassVar[str] = "E1000"
+    code: str = "E1000"
 
     @property
     def message(self) -> str:
@@ -220,6 +221,23 @@ class IntegrityError(LoaderServiceError):
     code = "E5001"
 
 
+class DataError(LoaderServiceError, ValueError):
+    """Raised by the `.psk.d` container and its text tools, with one of the five codes that their text lists.
+
+    E9001: a type that is not closed or no data type; E9002: no `.psk.d` file; E9003: truncated; E9004: a value out of
+    its bound or unparsable; E9005: a type mismatch.
+    """
+
+    CODES: ClassVar[frozenset[str]] = frozenset({"E9001", "E9002", "E9003", "E9004", "E9005"})
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __repr__(self) -> str:
+        return f"DataError({self.code!r}, {self.message!r})"
+
+
 def _classes(base: type[LoaderServiceError]) -> dict[str, type[LoaderServiceError]]:
     found = {base.code: base}
     for child in base.__subclasses__():
@@ -237,6 +255,8 @@ def from_record(record: dict[str, Any]) -> LoaderServiceError:
     cls = _classes(LoaderServiceError).get(str(code))
     if cls is BuildError:
         return BuildError(**record["details"])
+    if code in DataError.CODES:
+        return DataError(str(code), str(message))
     if cls is None:
         return LoaderServiceError(f"{code}: {message}")
     return cls(str(message))

@@ -1,0 +1,36 @@
+"""The `.psk.d` container: a sequence of samples of one Presk type, and the tools for text around it.
+
+`parse_type` turns a type's text into a `Layout`; `Reader` and `Writer` turn files into samples and back; `Pipeline`
+says which samples stand in which batch; `char_vocab`, `encode`, `decode_text` and `lm_windows` make samples of texts.
+What is wrong with a file, a type or a value is a `DataError` with the code that the container's text gives it.
+"""
+
+from loader_service.data.pskd.layout import Enc, Layout, Leaf, Record, Tuple, idx_width
+from loader_service.data.pskd.pipeline import Pipeline, shuffle_indices
+from loader_service.data.pskd.reader import Reader, info
+from loader_service.data.pskd.text import char_vocab, decode_text, encode, lm_windows
+from loader_service.data.pskd.types import parse_type
+from loader_service.data.pskd.writer import Writer, write, write_encoded
+from loader_service.errors import DataError
+
+__all__ = [
+    "DataError",
+    "Enc",
+    "Layout",
+    "Leaf",
+    "Pipeline",
+    "Reader",
+    "Record",
+    "Tuple",
+    "Writer",
+    "char_vocab",
+    "decode_text",
+    "encode",
+    "idx_width",
+    "info",
+    "lm_windows",
+    "parse_type",
+    "shuffle_indices",
+    "write",
+    "write_encoded",
+]

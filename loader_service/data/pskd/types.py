@@ -1,0 +1,113 @@
+"""The text of a sample's type, read.
+
+Owns `parse_type`. Invariant: what it returns is closed: every dimension a number. Anything else is DataError E9001,
+with the place marked under the text.
+
+    type := idx [ N ] [ dims ] | ℝ [ dims ] | Real [ dims ] | ( type , type … );  (T) is T
+    dims := nothing | dim , dim …;  dim := number | name : number
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from loader_service.data.pskd.layout import Layout, Leaf, Tuple
+from loader_service.errors import DataError
+
+__all__ = ["is_params", "parse_type"]
+
+_TOKEN = re.compile(r"\s*(?:(?P<word>[^\W\d]\w*)|(?P<number>\d+)|(?P<mark>\.\.\.|.))", re.DOTALL)
+_PARAMS = re.compile(r"\s*params\s+[^\W\d]\w*\s*")
+_MAX_DEPTH = 64
+
+
+def is_params(text: str) -> bool:
+    """Whether a type is `params NAME`, whose layout the text does not tell."""
+    return _PARAMS.fullmatch(text) is not None
+
+
+def parse_type(text: str) -> Layout:
+    """The layout of a closed type. Raises DataError E9001.
+
+    >>> parse_type("(idx[64][seq: 8], ℝ[])")
+    Tuple(parts=(Leaf(bound=64, shape=(8,)), Leaf(bound=None, shape=())))
+    """
+    parser = _Parser(text)
+    layout = parser.read_type(0)
+    if parser.token:
+        parser.fail("the type ends here")
+    return layout
+
+
+class _Parser:
+    """A place in the text. token: what stands there, empty at the end; kind: word, number or mark."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._end = text, 0
+        self.advance()
+
+    def advance(self) -> str:
+        """Go on to the next token; the one that was read."""
+        read = getattr(self, "token", "")
+        match = _TOKEN.match(self._text, self._end)
+        if match is None or not match[match.lastgroup or 0].strip():
+            self.token, self.kind, self._start = "", "end", len(self._text.rstrip())
+        else:
+            self.kind = match.lastgroup or "mark"
+            self.token, self._start, self._end = match[self.kind], match.start(self.kind), match.end()
+        return read
+
+    def fail(self, problem: str) -> NoReturn:
+        marked = f"{self._text}\n{' ' * self._start}^"
+        raise DataError("E9001", f"{problem}; a type is such as (idx[64][seq: 8], ℝ[4])\n{marked}")
+
+    def expect(self, mark: str) -> None:
+        if self.token != mark:
+            self.fail(f"{mark!r} is expected here")
+        self.advance()
+
+    def number(self, low: int, high: int, what: str) -> int:
+        if self.kind != "number":
+            self.fail(f"{what} must be a number, for the type is open otherwise")
+        if len(self.token) > 20 or not low <= int(self.token) <= high:
+            self.fail(f"{what} must lie in [{low}, {high}]")
+        return int(self.advance())
+
+    def read_type(self, depth: int) -> Layout:
+        if depth > _MAX_DEPTH:
+            self.fail(f"the type is nested more than {_MAX_DEPTH} deep")
+        if self.token == "(":
+            return self.read_tuple(depth)
+        if self.token == "idx":
+            self.advance()
+            self.expect("[")
+            bound = self.number(1, 2**64 - 1, "the bound of an idx")
+            self.expect("]")
+            return Leaf(bound, self.dimensions())
+        if self.token not in ("ℝ", "Real"):
+            self.fail("idx, ℝ, Real or ( is expected here; nothing else is a data type")
+        self.advance()
+        return Leaf(None, self.dimensions())
+
+    def read_tuple(self, depth: int) -> Layout:
+        self.expect("(")
+        parts = [self.read_type(depth + 1)]
+        while self.token == ",":
+            self.advance()
+            parts.append(self.read_type(depth + 1))
+        self.expect(")")
+        return parts[0] if len(parts) == 1 else Tuple(tuple(parts))
+
+    def dimensions(self) -> tuple[int, ...]:
+        self.expect("[")
+        shape: list[int] = []
+        while self.token != "]":
+            if shape:
+                self.expect(",")
+            if self.kind == "word":
+                self.advance()
+                self.expect(":")
+            shape.append(self.number(0, 2**63 - 1, "a dimension"))
+        self.advance()
+        return tuple(shape)

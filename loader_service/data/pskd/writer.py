@@ -1,0 +1,157 @@
+"""Samples into a container file.
+
+Owns `Writer`, `write` and `write_encoded`. Invariant: the file appears under its name complete or not at all: it is
+written beside it, its count patched, synced, then renamed. What it holds are the numbers that it was given, exactly: a
+value that is no number of its leaf's encoding is DataError E9004, which names sample, leaf and element.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.data.pskd.header import VERSION, VERSION_ENCODED, Header, check_encodings
+from loader_service.data.pskd.layout import Enc, Layout, Leaf, leaves, unfold
+from loader_service.data.pskd.types import parse_type
+from loader_service.errors import DataError
+
+__all__ = ["Writer", "write", "write_encoded"]
+
+
+class Writer:
+    """A file that is written sample by sample, for more of them than memory holds. Use `with`: an error leaves no file.
+
+    encodings: one for each leaf in storage order, none for f64 throughout; layout: needed for a `params` type. The file
+    is of version 2 only where a leaf is narrower than f64. Raises DataError.
+    """
+
+    def __init__(
+        self, path: str | Path, type_text: str, *, encodings: Sequence[Enc] = (), layout: Layout | None = None
+    ) -> None:
+        self._path = Path(path)
+        self._layout = parse_type(type_text) if layout is None else layout
+        self._leaves = list(leaves(self._layout))
+        self._encodings = tuple(map(Enc, encodings)) or (Enc.F64,) * len(self._leaves)
+        if len(self._encodings) != len(self._leaves):
+            raise DataError("E9005", f"{len(self._encodings)} encodings are given for {len(self._leaves)} leaves")
+        check_encodings(self._leaves, self._encodings)
+        narrow = any(enc is not Enc.F64 for enc in self._encodings)
+        version, written = (VERSION_ENCODED, self._encodings) if narrow else (VERSION, None)
+        self._header = Header(version, type_text, self._layout, 0, written, 0)
+        self.count = 0
+        number, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".part")
+        self._part, self._file = Path(name), os.fdopen(number, "wb")
+        self._file.write(b"\0" * 4 + self._header.write()[4:])  # no magic yet: until it is whole it is no such file
+
+    def add(self, sample: Any) -> None:
+        """Append one sample: the tree of the layout. Raises DataError; then nothing of it is written."""
+        parts = []
+        for place, value in enumerate(unfold(self._layout, sample, f"sample {self.count}")):
+            where = f"sample {self.count}, leaf {place}"
+            parts.append(_encoded(value, self._leaves[place], self._encodings[place], where).tobytes())
+        self._file.write(b"".join(parts))
+        self.count += 1
+
+    def close(self) -> None:
+        """Finish the file and give it its name."""
+        if self._file.closed:
+            return
+        self._file.seek(0)
+        self._file.write(self._header.write()[:4])
+        self._file.seek(self._header.count_offset)
+        self._file.write(struct.pack("<Q", self.count))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.chmod(self._part, 0o666 & ~_umask())
+        self._part.replace(self._path)
+
+    def abort(self) -> None:
+        """Leave no file. Idempotent."""
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def _umask() -> int:
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
+def _encoded(value: Any, leaf: Leaf, enc: Enc, where: str) -> NDArray[Any]:
+    """`value` as it is stored. Raises DataError."""
+    array = np.asarray(value)
+    if array.shape != leaf.shape:
+        raise DataError("E9005", f"{where} has the shape {list(array.shape)}; its type says {list(leaf.shape)}")
+    return _encoded_real(array, enc, where) if leaf.bound is None else _encoded_idx(array, leaf, leaf.bound, where)
+
+
+def _fail(where: str, array: NDArray[Any], wrong: NDArray[Any], problem: str) -> DataError:
+    element = np.argwhere(wrong)[0].tolist()
+    return DataError("E9004", f"{where}, element {element} is {array[tuple(element)]!s}; {problem}")
+
+
+def _encoded_idx(array: NDArray[Any], leaf: Leaf, bound: int, where: str) -> NDArray[Any]:
+    if array.size and array.dtype.kind not in "iuO":
+        raise DataError("E9004", f"{where} holds {array.dtype}; an idx holds integers")
+    wrong = (array < 0) | (array >= bound) if array.size else np.zeros(array.shape, bool)
+    if wrong.any():
+        raise _fail(where, array, wrong, f"an idx[{bound}] lies in [0, {bound})")
+    return array.astype(leaf.dtype(Enc.F64))
+
+
+def _encoded_real(array: NDArray[Any], enc: Enc, where: str) -> NDArray[Any]:
+    if array.size and array.dtype.kind not in "iuf":
+        raise DataError("E9004", f"{where} holds {array.dtype}; a real leaf holds numbers")
+    exact = array.astype("<f8")
+    wrong = ~np.isfinite(exact) | (exact != array)
+    if wrong.any():
+        raise _fail(where, array, wrong, "ℝ has neither NaN nor infinities, and a file holds numbers of f64")
+    if enc is Enc.F64:
+        return exact
+    with np.errstate(over="ignore", under="ignore"):
+        single = exact.astype("<f4")
+    bits = single.view("<u4")
+    wrong = single.astype("<f8") != exact
+    if enc is Enc.BF16:
+        wrong |= (bits & np.uint32(0xFFFF)) != 0
+    if wrong.any():
+        raise _fail(where, array, wrong, f"that is no number of {enc.name.lower()}")
+    return single if enc is Enc.F32 else (bits >> np.uint32(16)).astype("<u2")
+
+
+def write_encoded(
+    path: str | Path,
+    type_text: str,
+    samples: Iterable[Any],
+    encodings: Sequence[Enc],
+    layout: Layout | None = None,
+) -> None:
+    """Write `samples`, each real leaf in its encoding (in storage order; empty: all f64). Raises DataError."""
+    with Writer(path, type_text, encodings=encodings, layout=layout) as writer:
+        for sample in samples:
+            writer.add(sample)
+
+
+def write(path: str | Path, type_text: str, samples: Iterable[Any], layout: Layout | None = None) -> None:
+    """Write `samples` with every real leaf in f64, a file of version 1. Raises DataError."""
+    write_encoded(path, type_text, samples, (), layout)

@@ -1,0 +1,127 @@
+"""The container's cases, which a slow encoder made from the text alone: files, refusals, types, batches, windows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loader_service.data.pskd import (
+    DataError,
+    Enc,
+    Pipeline,
+    Reader,
+    char_vocab,
+    decode_text,
+    encode,
+    idx_width,
+    lm_windows,
+    parse_type,
+    shuffle_indices,
+    write_encoded,
+)
+from loader_service.data.pskd.layout import Layout, fold, leaves, unfold
+
+_CASES: dict[str, Any] = json.loads((Path(__file__).parent / "cases.json").read_text(encoding="utf-8"))
+
+
+def _values(layout: Layout, flat: list[list[Any]]) -> Any:
+    """The tree of a case's sample, which gives each leaf as a flat list: reals as C99 hex floats."""
+
+    def leaf(shape: tuple[int, ...], bound: int | None, given: list[Any]) -> NDArray[Any]:
+        numbers = given if bound is not None else [float.fromhex(value) for value in given]
+        dtype = np.float64 if bound is None else np.uint64 if all(value >= 0 for value in given) else np.int64
+        return np.array(numbers, dtype).reshape(shape)
+
+    pairs = zip(leaves(layout), flat, strict=True)
+    return fold(layout, iter([leaf(one.shape, one.bound, given) for one, given in pairs]))
+
+
+def _encodings(case: dict[str, Any]) -> list[Enc]:
+    return [Enc(code) for code in case["encodings"] or []]
+
+
+@pytest.mark.parametrize("case", _CASES["files"], ids=lambda case: case["type"])
+def test_reading_gives_the_samples_and_writing_them_gives_the_bytes(case: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "case.psk.d"
+    path.write_bytes(bytes.fromhex(case["hex"]))
+    layout = parse_type(case["type"])
+    expected = [_values(layout, sample) for sample in case["samples"]]
+    reader = Reader(path)
+    assert len(reader) == len(expected)
+    for found, wanted in zip(reader, expected, strict=True):
+        for one, other in zip(unfold(layout, found), unfold(layout, wanted), strict=True):
+            assert one.tobytes() == other.astype(one.dtype).tobytes()
+            assert one.shape == other.shape
+    many = reader.read(np.arange(len(expected))[::-1])
+    for place, column in enumerate(unfold(layout, many)):
+        rows = [list(unfold(layout, sample))[place] for sample in expected[::-1]]
+        assert column.shape[0] == len(rows)
+        assert all(one.tobytes() == other.astype(one.dtype).tobytes() for one, other in zip(column, rows, strict=True))
+    again = tmp_path / "again.psk.d"
+    write_encoded(again, case["type"], expected, _encodings(case))
+    narrow = any(_encodings(case))
+    assert again.read_bytes() == path.read_bytes() or (case["encodings"] and not narrow)
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["again.psk.d", "case.psk.d"]
+
+
+@pytest.mark.parametrize("case", _CASES["rejects"], ids=lambda case: case["name"])
+def test_a_file_that_is_wrong_is_refused_with_its_code(case: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "case.psk.d"
+    path.write_bytes(bytes.fromhex(case["hex"]))
+    with pytest.raises(DataError) as raised:
+        list(Reader(path))
+    assert raised.value.code == case["code"]
+
+
+@pytest.mark.parametrize("text", _CASES["bad_types"])
+def test_a_type_that_is_not_closed_is_refused_and_the_place_marked(text: str) -> None:
+    with pytest.raises(DataError) as raised:
+        parse_type(text)
+    assert raised.value.code == "E9001"
+    assert raised.value.message.splitlines()[-1].strip() == "^"
+
+
+@pytest.mark.parametrize("case", _CASES["refused_values"], ids=str)
+def test_a_value_that_cannot_be_written_is_refused_and_leaves_no_file(case: dict[str, Any], tmp_path: Path) -> None:
+    layout = parse_type(case["type"])
+    shapes = [leaf.shape for leaf in leaves(layout)]
+    fits = len(shapes) == len(case["sample"]) and all(
+        len(given) == np.prod(shape) for given, shape in zip(case["sample"], shapes, strict=True)
+    )
+    sample = _values(layout, case["sample"]) if fits else np.zeros(1)
+    with pytest.raises(DataError) as raised:
+        write_encoded(tmp_path / "case.psk.d", case["type"], [sample], _encodings(case))
+    assert raised.value.code == case["code"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", _CASES["pipelines"], ids=str)
+def test_a_pipeline_gives_the_known_batches(case: dict[str, Any]) -> None:
+    pipeline = Pipeline(case["count"], case["shuffle"], case["batch"], case["take"])
+    batches = [batch.tolist() for batch in pipeline.epoch(case["epoch"])]
+    assert batches == case["batches"]
+    assert pipeline.batches_per_epoch == len(batches)
+    if case["shuffle"] is not None:
+        order = shuffle_indices(case["count"], case["shuffle"], case["epoch"])
+        assert sorted(order.tolist()) == list(range(case["count"]))
+        assert order[: len(batches) * case["batch"]].tolist() == [index for batch in batches for index in batch]
+
+
+@pytest.mark.parametrize("case", _CASES["text"], ids=str)
+def test_texts_give_the_known_tokens_and_windows(case: dict[str, Any]) -> None:
+    vocab = char_vocab(case["text"])
+    assert vocab == case["vocab"]
+    tokens = encode(case["text"], vocab)
+    assert tokens.tolist() == case["tokens"]
+    assert decode_text(tokens, vocab) == case["text"]
+    windows = lm_windows(tokens, case["seq"], case["stride"], vocab)
+    assert [[one.tolist(), other.tolist()] for one, other in windows] == case["windows"]
+
+
+def test_an_idx_is_as_wide_as_it_needs_to_be() -> None:
+    assert [[n, idx_width(n)] for n, _ in _CASES["idx_width"]] == _CASES["idx_width"]
