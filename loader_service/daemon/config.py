@@ -7,6 +7,7 @@ valid; whatever else is a ConfigurationError that names the key, what was got an
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from loader_service.errors import ConfigurationError, EndpointError
+from loader_service.data.pskd.stream import parse_pipeline
+from loader_service.errors import ArgumentError, ConfigurationError, EndpointError
 from loader_service.wire.endpoint import socket_path
 
 __all__ = ["Config", "ServerConfig", "StreamConfig", "parse_bytes"]
@@ -81,6 +83,25 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_bytes(self.slot_bytes)
 
 
+class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[streams.NAME]` with a pipeline instead of a factory.
+
+    pipeline: "stream FILE |> shuffle(seed = 7) |> batch(B = 32) |> take(100)", FILE from the configuration's directory;
+    names: of the tensors of a tuple; prefetch, slot_bytes: as for StreamConfig.
+    """
+
+    pipeline: str
+    names: list[str] = []
+    prefetch: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 8
+    slot_bytes: int | str = 0
+
+    def expanded(self, directory: str) -> dict[str, Any]:
+        """The same stream as a table with a factory."""
+        args = {"pipeline": self.pipeline, "names": self.names, "directory": directory}
+        factory = "loader_service.data.pskd:pipeline_stream"
+        return {"factory": factory, "args": args, "prefetch": self.prefetch, "slot_bytes": self.slot_bytes}
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole configuration of a daemon; make one with `Config.load` or `Config.of`."""
 
@@ -99,29 +120,35 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigurationError(f"configuration {path} is no TOML: {error}") from error
         except RecursionError:
             raise ConfigurationError(f"configuration {path} {_TOO_DEEP}") from None
-        config = cls.of(content, source=str(path))
         here = str(path.resolve().parent)
+        config = cls.of(content, source=str(path), directory=here)
         paths = [str((Path(here) / entry).resolve()) for entry in config.server.import_paths] + [here]
         return msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, import_paths=paths))
 
     @classmethod
-    def of(cls, content: Mapping[str, Any] | Config, source: str = "configuration") -> Config:
-        """Check a mapping shaped like the file; a factory may be given as a function. Raises ConfigurationError."""
+    def of(
+        cls, content: Mapping[str, Any] | Config, source: str = "configuration", directory: str | None = None
+    ) -> Config:
+        """Check a mapping shaped like the file; a factory may be given as a function. Raises ConfigurationError.
+
+        directory: where the files of pipelines are looked for, by default the current one.
+        """
         if isinstance(content, Config):
             return content
         try:
-            return cls._of_mapping(content, source)
+            return cls._of_mapping(content, source, os.getcwd() if directory is None else directory)
         except RecursionError:
             raise ConfigurationError(f"{source} {_TOO_DEEP}") from None
 
     @classmethod
-    def _of_mapping(cls, content: Mapping[str, Any], source: str) -> Config:
+    def _of_mapping(cls, content: Mapping[str, Any], source: str, directory: str) -> Config:
         top = _convert(_Tables, content, f"{source}: the top level")
         if not top.streams:
             raise ConfigurationError(f"{source}: there is no stream; add a table [streams.NAME] with a factory")
         server = _convert(ServerConfig, top.server, f"{source}: [server]")
         _check_server(server, f"{source}: [server]")
-        streams = {name: _stream(name, table, f"{source}: [streams.{name}]") for name, table in top.streams.items()}
+        where = f"{source}: [streams"
+        streams = {name: _stream(name, table, f"{where}.{name}]", directory) for name, table in top.streams.items()}
         return cls(streams, server)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -205,9 +232,11 @@ def _check_server(server: ServerConfig, where: str) -> None:
             raise EndpointError(f"{where} {error.message}") from None
 
 
-def _stream(name: str, table: Mapping[str, Any], where: str) -> StreamConfig:
+def _stream(name: str, table: Mapping[str, Any], where: str, directory: str) -> StreamConfig:
     if not (name.isprintable() and 1 <= len(name) <= _MAX_NAME):
         raise ConfigurationError(f"{where} has an unusable name; give it 1 to {_MAX_NAME} printable characters")
+    if "pipeline" in table:
+        table = _pipeline(table, where, directory)
     factory = table.get("factory")
     if callable(factory):
         table = {**table, "factory": _importable_name(factory, where)}
@@ -219,6 +248,17 @@ def _stream(name: str, table: Mapping[str, Any], where: str) -> StreamConfig:
             f"{where} factory is {stream.factory!r}; write 'module:callable', such as 'mydata.streams:train'"
         )
     return stream
+
+
+def _pipeline(table: Mapping[str, Any], where: str, directory: str) -> dict[str, Any]:
+    if "factory" in table:
+        raise ConfigurationError(f"{where} has a factory and a pipeline; a stream is made by one of them")
+    config = _convert(PipelineConfig, table, where)
+    try:
+        parse_pipeline(config.pipeline)
+    except ArgumentError as error:
+        raise ConfigurationError(f"{where} pipeline: {error.message}") from None
+    return config.expanded(directory)
 
 
 def _importable_name(factory: Any, where: str) -> str:

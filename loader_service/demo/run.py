@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 import loader_client
 from loader_service.core.stream import Stream
 from loader_service.data import text_line_images
+from loader_service.data.pskd import pipeline_stream
+from loader_service.demo.corpus import CORPUS, make_corpus
 from loader_service.demo.picture import check_writeable, save_grid
 from loader_service.demo.reader import STREAM, digest_batches
 from loader_service.errors import ServiceClosedError, from_record
@@ -46,16 +49,26 @@ class DemoOptions:
     batch_size: int = 32
     seed: int = 0
     save_grid: Path | None = None
+    text: bool = False
 
     @property
     def factory_arguments(self) -> dict[str, Any]:
         files = [str(Path(file).resolve()) for file in self.files]
         return {"files": files or None, "seed": self.seed, "batch_size": self.batch_size}
 
-    @property
-    def config(self) -> dict[str, Any]:
-        stream = {"factory": _FACTORY, "args": self.factory_arguments, "prefetch": self.prefetch}
-        return {"server": {"workers": self.workers}, "streams": {STREAM: stream}}
+    def table(self, directory: Path) -> dict[str, Any]:
+        """How the daemon is told to make the stream; with `text`, `directory` has its container."""
+        if not self.text:
+            return {"factory": _FACTORY, "args": self.factory_arguments, "prefetch": self.prefetch}
+        pipeline = f"stream '{directory / CORPUS}' |> shuffle(seed = {self.seed}) |> batch(B = {self.batch_size})"
+        return {"pipeline": pipeline, "names": ["tokens", "targets"], "prefetch": self.prefetch}
+
+    def stream(self, directory: Path) -> Stream:
+        """The same stream in this process."""
+        if not self.text:
+            return text_line_images(**self.factory_arguments)
+        table = self.table(directory)
+        return pipeline_stream(table["pipeline"], table["names"])
 
 
 class _Reader:
@@ -167,16 +180,25 @@ def _result_lines(rows: list[tuple[str, dict[str, Any]]]) -> list[str]:
 
 def run_demo(options: DemoOptions) -> int:
     """Run it and print what it found; 0 where all agree, else 1."""
+    with tempfile.TemporaryDirectory(prefix="loader-service-demo-") as directory:
+        return _run(options, Path(directory))
+
+
+def _run(options: DemoOptions, directory: Path) -> int:
     console = Console(highlight=False)
+    if options.text:
+        console.print(make_corpus(options.files, directory))
     if options.save_grid is not None:
         check_writeable(options.save_grid)
-    stream = text_line_images(**options.factory_arguments)
+    stream = options.stream(directory)
+    what = "windows" if options.text else "text lines"
     console.print(
-        f"{len(stream.dataset)} text lines, {stream.steps_per_epoch} steps per epoch; "
+        f"{len(stream.dataset)} {what}, {stream.steps_per_epoch} steps per epoch; "
         f"{options.workers} workers, prefetch {options.prefetch}, {_READERS} consumers"
     )
     with _progress_bars(console) as bars:
-        with LocalService(options.config) as service:
+        table = {"server": {"workers": options.workers}, "streams": {STREAM: options.table(directory)}}
+        with LocalService(table) as service:
             consumers = _read_twice(service.endpoint, options, bars)
             builds = _builds(service.endpoint, options.steps)
             if options.save_grid is not None:

@@ -5,9 +5,12 @@ says which samples stand in which batch; `char_vocab`, `encode`, `decode_text` a
 What is wrong with a file, a type or a value is a `DataError` with the code that the container's text gives it.
 """
 
+from loader_service.data.pskd.dataset import LmWindows, PskdDataset
+from loader_service.data.pskd.header import Header
 from loader_service.data.pskd.layout import Enc, Layout, Leaf, Record, Tuple, idx_width
 from loader_service.data.pskd.pipeline import Pipeline, shuffle_indices
 from loader_service.data.pskd.reader import Reader, info
+from loader_service.data.pskd.stream import PipelineSampler, parse_pipeline, pipeline_stream
 from loader_service.data.pskd.text import char_vocab, decode_text, encode, lm_windows
 from loader_service.data.pskd.types import parse_type
 from loader_service.data.pskd.writer import Writer, write, write_encoded
@@ -16,9 +19,13 @@ from loader_service.errors import DataError
 __all__ = [
     "DataError",
     "Enc",
+    "Header",
     "Layout",
     "Leaf",
+    "LmWindows",
     "Pipeline",
+    "PipelineSampler",
+    "PskdDataset",
     "Reader",
     "Record",
     "Tuple",
@@ -29,7 +36,9 @@ __all__ = [
     "idx_width",
     "info",
     "lm_windows",
+    "parse_pipeline",
     "parse_type",
+    "pipeline_stream",
     "shuffle_indices",
     "write",
     "write_encoded",

@@ -18,7 +18,7 @@ from loader_service.data.pskd.layout import Enc, Layout, Leaf, leaves
 from loader_service.data.pskd.types import is_params, parse_type
 from loader_service.errors import DataError
 
-__all__ = ["MAGIC", "VERSION", "VERSION_ENCODED", "Header"]
+__all__ = ["MAGIC", "VERSION", "VERSION_ENCODED", "Header", "check_encodings"]
 
 MAGIC = b"PSKD"
 VERSION = 1

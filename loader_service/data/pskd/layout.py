@@ -8,16 +8,34 @@ dict for a record.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from loader_service.core.samplers.sampler import checked_int
 from loader_service.errors import DataError
 
-__all__ = ["Enc", "Layout", "Leaf", "Record", "Tuple", "fold", "idx_width", "leaves", "sample_dtype", "unfold"]
+__all__ = [
+    "MAX_DIMENSIONS",
+    "Enc",
+    "Layout",
+    "Leaf",
+    "Record",
+    "Tuple",
+    "check_arrays",
+    "fold",
+    "idx_width",
+    "leaves",
+    "sample_dtype",
+    "unfold",
+]
+
+MAX_DIMENSIONS = 31
+"""Of one tensor: numpy 1.26 has 32, and a batch needs one for its samples."""
+_MAX_BOUND = 2**64 - 1
 
 
 class Enc(IntEnum):
@@ -37,15 +55,23 @@ def idx_width(n: int) -> int:
     >>> [idx_width(n) for n in (1, 256, 257, 2**32, 2**32 + 1)]
     [1, 1, 2, 4, 8]
     """
+    checked_int("the bound of an idx", n, 1, _MAX_BOUND)
     return next(width for width in (1, 2, 4, 8) if n - 1 < 1 << (8 * width))
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One tensor. bound: N of an `idx[N]`, None for a real; shape: its dimensions."""
+    """One tensor. bound: N of an `idx[N]`, None for a real; shape: its dimensions. Raises ArgumentError."""
 
     bound: int | None
     shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.bound is not None:
+            checked_int("the bound of an idx", self.bound, 1, _MAX_BOUND)
+        checked_int("a tensor's number of dimensions", len(self.shape), 0, MAX_DIMENSIONS)
+        for length in self.shape:
+            checked_int("a dimension", length, 0, 2**63 - 1)
 
     @property
     def size(self) -> int:
@@ -85,9 +111,16 @@ def leaves(layout: Layout) -> Iterator[Leaf]:
 
 
 def sample_dtype(found: Sequence[Leaf], encodings: Sequence[Enc]) -> np.dtype[Any]:
-    """One sample as a packed structure: leaf i is field "i", a flat array of its elements."""
+    """One sample as a packed structure: leaf i is field "i", a flat array of its elements. Below 2 GiB, as numpy's."""
     pairs = enumerate(zip(found, encodings, strict=True))
     return np.dtype([(str(place), leaf.dtype(enc), (leaf.size,)) for place, (leaf, enc) in pairs])
+
+
+def check_arrays(found: Iterable[Leaf]) -> None:
+    """Raises DataError E9005 for a leaf that no array can hold: one of no elements may have a dimension of 2^62."""
+    for place, leaf in enumerate(found):
+        if math.prod(length or 1 for length in leaf.shape) >= 2**48:
+            raise DataError("E9005", f"leaf {place} has the shape {list(leaf.shape)}, more than an array can hold")
 
 
 def fold(layout: Layout, values: Iterator[Any]) -> Any:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from loader_service.core.permutation import permute
 from loader_service.core.rng import derive
-from loader_service.core.samplers.sampler import checked_int
-from loader_service.errors import ArgumentError
+from loader_service.core.samplers.sampler import checked_int, settle_int
 
 __all__ = ["Pipeline", "shuffle_indices"]
 
@@ -25,7 +24,11 @@ _STREAM_SHUFFLE = 105
 
 
 def shuffle_indices(n: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """A permutation of 0..n-1, int64 [n]: the same on every machine, another one in every epoch >= 1."""
+    """A permutation of 0..n-1, int64 [n]: the same on every machine, another one in every epoch >= 1.
+
+    Raises ArgumentError.
+    """
+    n, epoch = checked_int("n", n, 0, 2**63 - 1), checked_int("epoch", epoch, 1, 2**63)
     return _shuffled(np.arange(n, dtype=np.int64), n, seed, epoch)
 
 
@@ -33,7 +36,7 @@ def _shuffled(positions: NDArray[np.int64], n: int, seed: int, epoch: int) -> ND
     return permute(positions, n, derive(seed, epoch, 0, 0, _STREAM_SHUFFLE))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """`stream … |> shuffle(seed) |> batch(B) |> take(n)` over the indices of `count` samples.
 
@@ -50,10 +53,12 @@ class Pipeline:
     take: int | None = None
 
     def __post_init__(self) -> None:
-        checked_int("count", self.count, 0, 2**63)
-        checked_int("batch", self.batch, 1, 2**31 - 1)
+        settle_int(self, "count", 0, 2**63 - 1)
+        settle_int(self, "batch", 1, 2**31 - 1)
+        if self.shuffle is not None:
+            settle_int(self, "shuffle", -(2**63), 2**64 - 1)
         if self.take is not None:
-            checked_int("take", self.take, 0, 2**63)
+            settle_int(self, "take", 0, 2**63)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -63,9 +68,8 @@ class Pipeline:
 
     def indices(self, epoch: int, batch: int) -> NDArray[np.int64]:
         """The sample indices of one batch, int64 [B]; epoch >= 1, 0 <= batch < batches_per_epoch."""
-        if epoch < 1:
-            raise ArgumentError(f"epoch is {epoch}; a pipeline's epochs count from 1")
-        checked_int("batch", batch, 0, self.batches_per_epoch - 1)
+        epoch = checked_int("epoch", epoch, 1, 2**63)
+        batch = checked_int("batch", batch, 0, self.batches_per_epoch - 1)
         positions = np.arange(self.batch, dtype=np.int64) + np.int64(batch * self.batch)
         return positions if self.shuffle is None else _shuffled(positions, self.count, self.shuffle, epoch)
 

@@ -8,6 +8,7 @@ leaf that is given out lies below its bound. Fails with DataError, with offset a
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from operator import index as as_index
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loader_service.data.pskd.header import Header, check_encodings
-from loader_service.data.pskd.layout import Enc, Layout, fold, leaves, sample_dtype
+from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, fold, leaves
+from loader_service.data.pskd.types import layout_of
 from loader_service.errors import ArgumentError, DataError
 
 __all__ = ["Reader", "info"]
@@ -28,7 +30,7 @@ Reals = Literal["float64", "stored"]
 
 def _map(path: Path) -> NDArray[np.uint8]:
     with path.open("rb") as file:
-        if not path.stat().st_size:
+        if not os.fstat(file.fileno()).st_size:
             return np.empty(0, np.uint8)  # an empty file cannot be mapped
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
@@ -45,7 +47,7 @@ class Reader:
         self._data = _map(self.path)
         self.header = Header.read(self._data.data)
         if layout is not None:
-            self.header = replace(self.header, layout=layout)
+            self.header = replace(self.header, layout=layout_of(self.header.type_text, layout))
         if self.header.layout is not None:
             self._check(self.header.layout)
 
@@ -61,25 +63,21 @@ class Reader:
 
     def __getitem__(self, index: int, /) -> Any:
         """Sample `index`, 0 <= index < len: the tree of the layout, arrays of the leaves' shapes. Raises DataError."""
-        if not 0 <= as_index(index) < len(self):
-            raise ArgumentError(f"index is {index}; the file's indices lie in [0, {len(self)})")
-        return fold(self._layout, (values[0] for values in self._values(np.array([index], np.int64))))
+        values = self._values(self._checked([as_index(index)]))
+        return fold(self._layout, (value.reshape(value.shape[1:]) for value in values))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
     def read(self, indices: ArrayLike) -> Any:
         """Many samples: the same tree, with a leading axis of len(indices). Raises DataError, ArgumentError."""
-        wanted = np.asarray(indices, np.int64).reshape(-1)  # [N]
-        if wanted.size and not 0 <= int(wanted.min()) <= int(wanted.max()) < len(self):
-            raise ArgumentError(f"indices lie in [{wanted.min()}, {wanted.max()}]; the file's in [0, {len(self)})")
-        return fold(self._layout, self._values(wanted))
+        return fold(self._layout, self._values(self._checked(indices)))
 
     def params_reals(self, index: int = 0) -> NDArray[np.float64]:
-        """All real values of one sample, flat, in storage order: float64."""
-        values = list(self._values(np.array([index], np.int64)))
-        reals = [v.reshape(-1) for v, leaf in zip(values, self._leaves, strict=True) if leaf.bound is None]
-        return np.concatenate(reals, dtype=np.float64) if reals else np.empty(0)
+        """All real values of one sample, flat, in storage order: float64. Raises DataError, ArgumentError."""
+        values = list(self._values(self._checked([as_index(index)])))
+        reals = [_exact(v.reshape(-1)) for v, leaf in zip(values, self._leaves, strict=True) if leaf.bound is None]
+        return np.concatenate(reals) if reals else np.empty(0)
 
     @property
     def _layout(self) -> Layout:
@@ -103,38 +101,62 @@ class Reader:
             raise DataError("E9003", f"the file has {len(self._data)} bytes; its header and samples need {needed}")
         if len(self._data) > needed:
             raise DataError("E9005", f"the file has {len(self._data)} bytes; its header and samples end at {needed}")
+        check_arrays(self._leaves)
+
+    def _checked(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """`indices` as int64 [N], each that of a sample."""
+        _ = self._layout
+        given = np.asarray(indices).reshape(-1)  # [N]
+        if given.size and given.dtype.kind not in "iu":
+            raise ArgumentError(f"indices are {given.dtype}; they must be integers below 2^64")
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) < len(self):
+            raise ArgumentError(f"indices lie in [{given.min()}, {given.max()}]; the file's in [0, {len(self)})")
+        return given.astype(np.int64)
 
     def _values(self, indices: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         """Each leaf of the samples at `indices`, [N, *shape], in storage order."""
-        _ = self._layout
-        rows: NDArray[Any] | None = None
-        if self._sample_bytes and len(indices):
-            dtype = sample_dtype(self._leaves, self._encodings)
-            rows = np.ndarray((len(self),), dtype, self._data.data, self.header.nbytes)[indices]
+        offset = self.header.nbytes
         for place, (leaf, enc) in enumerate(zip(self._leaves, self._encodings, strict=True)):
-            shape = (len(indices), *leaf.shape)
-            stored = np.empty(shape, leaf.dtype(enc)) if rows is None else rows[str(place)].reshape(shape)
+            stored = self._stored(leaf, leaf.dtype(enc), offset, indices)
             if leaf.bound is None:
                 yield _real(stored, enc, self._reals)
             else:
-                self._check_bound(place, leaf.bound, stored, indices)
+                self._check_bound(place, leaf.bound, stored, offset, indices)
                 yield stored
+            offset += leaf.size * stored.itemsize
 
-    def _check_bound(self, place: int, bound: int, values: NDArray[Any], indices: NDArray[np.int64]) -> None:
+    def _stored(self, leaf: Leaf, dtype: np.dtype[Any], offset: int, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """A copy of a leaf's bytes, which begin at `offset` in sample 0: [N, *shape]."""
+        shape = (len(indices), *leaf.shape)
+        if not leaf.size or not len(indices):
+            return np.empty(shape, dtype)
+        rows = (len(self), leaf.size * dtype.itemsize)  # bytes, for a structure of numpy's ends at 2 GiB
+        view = np.ndarray(rows, np.uint8, self._data.data, offset, (self._sample_bytes, 1))
+        return view[indices].view(dtype).reshape(shape)
+
+    def _check_bound(
+        self, place: int, bound: int, values: NDArray[Any], offset: int, indices: NDArray[np.int64]
+    ) -> None:
         if values.size and int(values.max()) >= bound:
             row, *element = np.argwhere(values >= bound)[0].tolist()
-            offset = self.header.nbytes + int(indices[row]) * self._sample_bytes
+            within = int(np.argmax(values[row].reshape(-1) >= bound)) * values.itemsize
             raise DataError(
                 "E9004",
-                f"sample {indices[row]} (at byte {offset}), leaf {place}, element {element} is "
-                f"{values[row, *element]}; an idx[{bound}] lies below {bound}",
+                f"sample {indices[row]}, leaf {place}, element {element} (at byte "
+                f"{offset + int(indices[row]) * self._sample_bytes + within}) is {values[row, *element]}; "
+                f"an idx[{bound}] lies below {bound}",
             )
 
 
 def _real(stored: NDArray[Any], enc: Enc, reals: Reals) -> NDArray[Any]:
     if enc is Enc.BF16:
         stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return stored.astype(np.float64) if reals == "float64" else stored
+    return _exact(stored) if reals == "float64" else stored
+
+
+def _exact(stored: NDArray[Any]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):  # a signalling NaN is read as any other
+        return stored.astype(np.float64, copy=False)
 
 
 def info(path: str | Path, n: int = 3) -> str:

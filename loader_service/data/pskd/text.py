@@ -9,6 +9,7 @@ points, so index i means vocab[i] on every machine. Fails with DataError E9004 a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,14 @@ __all__ = ["char_vocab", "decode_text", "encode", "lm_windows"]
 
 def _narrowest(vocabulary: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype(f"<u{idx_width(max(vocabulary, 1))}")
+
+
+def _integers(tokens: Sequence[int] | NDArray[np.integer]) -> NDArray[Any]:
+    """`tokens` as an array [N]. Raises DataError E9004 where they are no integers."""
+    given = np.asarray(tokens).reshape(-1)
+    if given.size and given.dtype.kind not in "iu":
+        raise DataError("E9004", f"tokens are {given.dtype}; they must be integers below 2^64")
+    return given
 
 
 def char_vocab(text: str) -> list[str]:
@@ -53,7 +62,7 @@ def encode(text: str, vocab: Sequence[str]) -> NDArray[np.unsignedinteger]:
 
 def decode_text(tokens: Sequence[int] | NDArray[np.integer], vocab: Sequence[str]) -> str:
     """The text of a token stream: the inverse of `encode`. Raises DataError E9004."""
-    numbers = np.asarray(tokens).reshape(-1).tolist()
+    numbers = _integers(tokens).tolist()
     for place, number in enumerate(numbers):
         if not 0 <= number < len(vocab):
             raise DataError("E9004", f"token {number} at position {place} is not below the vocabulary's {len(vocab)}")
@@ -68,8 +77,8 @@ def lm_windows(
     seq, stride: at least 1; vocab: the vocabulary or its size V, which every token lies below. Raises DataError E9004.
     """
     seq, stride = checked_int("seq", seq, 1, 2**63), checked_int("stride", stride, 1, 2**63)
-    size = vocab if isinstance(vocab, int) else len(vocab)
-    given = np.asarray(tokens).reshape(-1)
+    size = checked_int("vocab", len(vocab) if isinstance(vocab, Sequence) else vocab, 0, 2**64 - 1)
+    given = _integers(tokens)
     if given.size and not 0 <= int(given.min()) <= int(given.max()) < size:
         raise DataError("E9004", f"tokens lie in [{given.min()}, {given.max()}]; the vocabulary has {size}")
     narrow = given.astype(_narrowest(size))

@@ -12,14 +12,16 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from loader_service.data.pskd.layout import Layout, Leaf, Tuple
+from loader_service.data.pskd.layout import MAX_DIMENSIONS, Layout, Leaf, Tuple, leaves
 from loader_service.errors import DataError
 
-__all__ = ["is_params", "parse_type"]
+__all__ = ["is_params", "layout_of", "parse_type"]
 
-_TOKEN = re.compile(r"\s*(?:(?P<word>[^\W\d]\w*)|(?P<number>\d+)|(?P<mark>\.\.\.|.))", re.DOTALL)
+_TOKEN = re.compile(r"\s*(?:(?P<word>[^\W\d]\w*)|(?P<number>[0-9]+)|(?P<mark>\.\.\.|.))", re.DOTALL)
 _PARAMS = re.compile(r"\s*params\s+[^\W\d]\w*\s*")
 _MAX_DEPTH = 64
+_MARGIN = 60
+"""Characters of a long text that an error shows on each side of its place."""
 
 
 def is_params(text: str) -> bool:
@@ -37,6 +39,18 @@ def parse_type(text: str) -> Layout:
     layout = parser.read_type(0)
     if parser.token:
         parser.fail("the type ends here")
+    return layout
+
+
+def layout_of(text: str, layout: Layout | None) -> Layout:
+    """The layout of the type `text`, or the given `layout` where it fits: a type that tells its leaves has the same.
+
+    So a caller gives a `params` type its leaves, or a tuple's parts names. Raises DataError E9001, E9005.
+    """
+    if layout is None:
+        return parse_type(text)
+    if not is_params(text) and list(leaves(parse_type(text))) != list(leaves(layout)):
+        raise DataError("E9005", f"the layout {layout} has other leaves than its type {text!r}")
     return layout
 
 
@@ -59,7 +73,10 @@ class _Parser:
         return read
 
     def fail(self, problem: str) -> NoReturn:
-        marked = f"{self._text}\n{' ' * self._start}^"
+        first = max(self._start - _MARGIN, 0)
+        part = self._text[first : self._start + _MARGIN]
+        shown = "".join(char if char.isprintable() else " " for char in part)  # one line, so that the mark stands right
+        marked = f"{shown}\n{' ' * (self._start - first)}^"
         raise DataError("E9001", f"{problem}; a type is such as (idx[64][seq: 8], ℝ[4])\n{marked}")
 
     def expect(self, mark: str) -> None:
@@ -108,6 +125,8 @@ class _Parser:
             if self.kind == "word":
                 self.advance()
                 self.expect(":")
+            if len(shape) == MAX_DIMENSIONS:
+                self.fail(f"a tensor has at most {MAX_DIMENSIONS} dimensions")
             shape.append(self.number(0, 2**63 - 1, "a dimension"))
         self.advance()
         return tuple(shape)

@@ -7,10 +7,12 @@ value that is no number of its leaf's encoding is DataError E9004, which names s
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import tempfile
 from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.data.pskd.header import VERSION, VERSION_ENCODED, Header, check_encodings
-from loader_service.data.pskd.layout import Enc, Layout, Leaf, leaves, unfold
-from loader_service.data.pskd.types import parse_type
+from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, leaves, unfold
+from loader_service.data.pskd.types import layout_of
 from loader_service.errors import DataError
 
 __all__ = ["Writer", "write", "write_encoded"]
@@ -37,12 +39,13 @@ class Writer:
         self, path: str | Path, type_text: str, *, encodings: Sequence[Enc] = (), layout: Layout | None = None
     ) -> None:
         self._path = Path(path)
-        self._layout = parse_type(type_text) if layout is None else layout
+        self._layout = layout_of(type_text, layout)
         self._leaves = list(leaves(self._layout))
-        self._encodings = tuple(map(Enc, encodings)) or (Enc.F64,) * len(self._leaves)
+        self._encodings = tuple(map(_known, encodings)) or (Enc.F64,) * len(self._leaves)
         if len(self._encodings) != len(self._leaves):
             raise DataError("E9005", f"{len(self._encodings)} encodings are given for {len(self._leaves)} leaves")
         check_encodings(self._leaves, self._encodings)
+        check_arrays(self._leaves)
         narrow = any(enc is not Enc.F64 for enc in self._encodings)
         version, written = (VERSION_ENCODED, self._encodings) if narrow else (VERSION, None)
         self._header = Header(version, type_text, self._layout, 0, written, 0)
@@ -60,10 +63,33 @@ class Writer:
         self._file.write(b"".join(parts))
         self.count += 1
 
+    def add_rows(self, rows: Any) -> None:
+        """Append many samples at once: the same tree with a leading axis. Raises DataError; then nothing is written."""
+        columns = [_array(value, "rows") for value in unfold(self._layout, rows, "rows")]
+        numbers = {column.shape[0] if column.ndim else 0 for column in columns}
+        if len(numbers) != 1:
+            raise DataError("E9005", f"the leaves of the rows have {sorted(numbers)} samples; all must have as many")
+        count = numbers.pop()
+        stored = [np.empty((count, 0), np.uint8)]
+        for place, (leaf, enc) in enumerate(zip(self._leaves, self._encodings, strict=True)):
+            many = Leaf(leaf.bound, (count, *leaf.shape))
+            encoded = _encoded(columns[place], many, enc, f"samples from {self.count} on, leaf {place}")
+            if encoded.size:
+                stored.append(encoded.reshape(count, -1).view(np.uint8))  # [count, *shape] -> [count, bytes]
+        self._file.write(np.concatenate(stored, axis=1).tobytes())
+        self.count += count
+
     def close(self) -> None:
-        """Finish the file and give it its name."""
+        """Finish the file and give it its name; where that fails, leave no file. Idempotent."""
         if self._file.closed:
             return
+        try:
+            self._finish()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _finish(self) -> None:
         self._file.seek(0)
         self._file.write(self._header.write()[:4])
         self._file.seek(self._header.count_offset)
@@ -76,8 +102,10 @@ class Writer:
 
     def abort(self) -> None:
         """Leave no file. Idempotent."""
-        self._file.close()
-        self._part.unlink(missing_ok=True)
+        try:
+            self._file.close()
+        finally:
+            self._part.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +119,13 @@ class Writer:
             self.abort()
 
 
+def _known(encoding: int) -> Enc:
+    try:
+        return Enc(encoding)
+    except ValueError:
+        raise DataError("E9002", f"the encoding {encoding!r} is unknown; there are {list(Enc)!r}") from None
+
+
 def _umask() -> int:
     current = os.umask(0o077)
     os.umask(current)
@@ -99,10 +134,20 @@ def _umask() -> int:
 
 def _encoded(value: Any, leaf: Leaf, enc: Enc, where: str) -> NDArray[Any]:
     """`value` as it is stored. Raises DataError."""
-    array = np.asarray(value)
+    array = _array(value, where)
     if array.shape != leaf.shape:
         raise DataError("E9005", f"{where} has the shape {list(array.shape)}; its type says {list(leaf.shape)}")
     return _encoded_real(array, enc, where) if leaf.bound is None else _encoded_idx(array, leaf, leaf.bound, where)
+
+
+def _array(value: Any, where: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and not isinstance(value, np.ndarray | np.generic):
+            array = np.asarray(value, object)  # numpy rounds [2**63, 1] to floats
+    except ValueError as error:
+        raise DataError("E9005", f"{where} is no array: {error}") from None
+    return array
 
 
 def _fail(where: str, array: NDArray[Any], wrong: NDArray[Any], problem: str) -> DataError:
@@ -111,19 +156,20 @@ def _fail(where: str, array: NDArray[Any], wrong: NDArray[Any], problem: str) ->
 
 
 def _encoded_idx(array: NDArray[Any], leaf: Leaf, bound: int, where: str) -> NDArray[Any]:
-    if array.size and array.dtype.kind not in "iuO":
-        raise DataError("E9004", f"{where} holds {array.dtype}; an idx holds integers")
-    wrong = (array < 0) | (array >= bound) if array.size else np.zeros(array.shape, bool)
+    wrong = _strange(array, "iu", Integral)
+    if array.size and not wrong.any():
+        wrong = np.asarray((array < 0) | (array >= bound), bool)
     if wrong.any():
-        raise _fail(where, array, wrong, f"an idx[{bound}] lies in [0, {bound})")
+        raise _fail(where, array, wrong, f"an idx[{bound}] is an integer in [0, {bound})")
     return array.astype(leaf.dtype(Enc.F64))
 
 
 def _encoded_real(array: NDArray[Any], enc: Enc, where: str) -> NDArray[Any]:
-    if array.size and array.dtype.kind not in "iuf":
-        raise DataError("E9004", f"{where} holds {array.dtype}; a real leaf holds numbers")
-    exact = array.astype("<f8")
-    wrong = ~np.isfinite(exact) | (exact != array)
+    wrong = _strange(array, "iuf", Real)
+    if wrong.any():
+        raise _fail(where, array, wrong, f"that is {array.dtype}, and ℝ holds numbers")
+    exact = _rounded(array)
+    wrong = ~np.isfinite(exact) | _differ(exact, array)
     if wrong.any():
         raise _fail(where, array, wrong, "ℝ has neither NaN nor infinities, and a file holds numbers of f64")
     if enc is Enc.F64:
@@ -137,6 +183,37 @@ def _encoded_real(array: NDArray[Any], enc: Enc, where: str) -> NDArray[Any]:
     if wrong.any():
         raise _fail(where, array, wrong, f"that is no number of {enc.name.lower()}")
     return single if enc is Enc.F32 else (bits >> np.uint32(16)).astype("<u2")
+
+
+def _strange(array: NDArray[Any], kinds: str, kind: type) -> NDArray[np.bool_]:
+    """Where it holds no numbers of `kind`, which the dtypes of `kinds` are, and objects each for itself; no bools."""
+    if array.dtype.kind != "O" or not array.size:
+        return np.full(array.shape, array.dtype.kind not in kinds)
+    return np.vectorize(lambda value: isinstance(value, bool) or not isinstance(value, kind), otypes=[bool])(array)
+
+
+def _rounded(array: NDArray[Any]) -> NDArray[np.float64]:
+    """The nearest numbers of f64, an infinity beyond them."""
+    if array.dtype.kind == "O" and array.size:
+        return np.vectorize(_nearest, otypes=["<f8"])(array)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return array.astype("<f8")
+
+
+def _nearest(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _differ(exact: NDArray[np.float64], array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where the two are not the same number. numpy compares integers with floats as floats, which rounds both."""
+    differ = np.asarray(exact != array, bool)
+    if array.dtype.kind in "iu":
+        large = np.abs(exact) >= 2.0**53
+        differ[large] = exact[large].astype(object) != array[large].astype(object)
+    return differ
 
 
 def write_encoded(

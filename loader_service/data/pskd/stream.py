@@ -1,0 +1,114 @@
+"""A pipeline's text as a whole stream.
+
+Owns `parse_pipeline`, `PipelineSampler` and `pipeline_stream`. Invariant: contract epoch e is pipeline epoch e + 1, and
+any batch of any epoch is found at once. A text that is wrong is an ArgumentError, with the place marked under it.
+
+    stream FILE |> shuffle(seed = 7) |> batch(B = 32) |> take(100);  each stage once at most, in this order
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.core.collate import StackCollator
+from loader_service.core.stream import Stream
+from loader_service.data.pskd.dataset import PskdDataset
+from loader_service.data.pskd.pipeline import Pipeline
+from loader_service.errors import ArgumentError
+
+__all__ = ["PipelineSampler", "PipelineText", "parse_pipeline", "pipeline_stream"]
+
+_HEAD = re.compile(r"""\s*stream\s+(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>\S+))\s*""")
+_STAGE = re.compile(r"\|>\s*(?P<name>\w+)\s*\(\s*(?:(?P<key>\w+)\s*=\s*)?(?P<value>-?\d+)\s*\)\s*")
+_STAGES = {"shuffle": "seed", "batch": "B", "take": "n"}
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineText:
+    """A pipeline as written: the file and the stages' numbers, None for a stage that is left out."""
+
+    file: str
+    shuffle: int | None = None
+    batch: int | None = None
+    take: int | None = None
+
+    def over(self, count: int) -> Pipeline:
+        """The pipeline over a file of `count` samples."""
+        return Pipeline(count, self.shuffle, 1 if self.batch is None else self.batch, self.take)
+
+
+def _fail(text: str, place: int, problem: str) -> NoReturn:
+    example = "stream corpus.psk.d |> shuffle(seed = 7) |> batch(B = 32) |> take(100)"
+    raise ArgumentError(f"{problem}; a pipeline is such as {example}\n{text}\n{' ' * place}^")
+
+
+def parse_pipeline(text: str) -> PipelineText:
+    """The pipeline that `text` says. Raises ArgumentError.
+
+    >>> parse_pipeline("stream corpus.psk.d |> shuffle(seed = 7) |> batch(32)")
+    PipelineText(file='corpus.psk.d', shuffle=7, batch=32, take=None)
+    """
+    head = _HEAD.match(text)
+    if head is None:
+        _fail(text, len(text) - len(text.lstrip()), "it begins with `stream FILE`")
+    place, numbers = head.end(), dict.fromkeys(_STAGES)
+    stages: dict[str, int | None] = {**numbers}
+    left = list(_STAGES)
+    while place < len(text):
+        stage = _STAGE.match(text, place)
+        if stage is None:
+            _fail(text, place, "a stage `|> name(number)` is expected here")
+        name = stage["name"]
+        if name not in left:
+            _fail(text, stage.start("name"), f"the stages are {', '.join(_STAGES)}, each once and in this order")
+        if stage["key"] not in (None, _STAGES[name]):
+            _fail(text, stage.start("key"), f"{name} takes {_STAGES[name]}")
+        stages[name] = int(stage["value"])
+        left = left[left.index(name) + 1 :]
+        place = stage.end()
+    return PipelineText(next(filter(None, head.groups()), ""), **stages)
+
+
+@dataclass(frozen=True)
+class PipelineSampler:
+    """A pipeline's batches as a stream's steps. Raises ArgumentError where an epoch has none."""
+
+    pipeline: Pipeline
+
+    def __post_init__(self) -> None:
+        if not self.pipeline.batches_per_epoch:
+            raise ArgumentError(
+                f"{self.pipeline} has no batch in an epoch: an incomplete last group is dropped; "
+                "lower batch, or raise take"
+            )
+
+    @property
+    def n(self) -> int:
+        return self.pipeline.count
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.pipeline.batches_per_epoch
+
+    def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """Dataset indices of the batch, int64 [B]; epoch >= 0, 0 <= step < steps_per_epoch."""
+        return self.pipeline.indices(epoch + 1, step)
+
+
+def pipeline_stream(pipeline: str, names: Sequence[str] = (), directory: str = "") -> Stream:
+    """The stream of a pipeline's text: what `[streams.NAME] pipeline` configures.
+
+    names: of the tensors (PskdDataset); directory: where a relative FILE is looked for. Raises ArgumentError and
+    DataError.
+    """
+    text = parse_pipeline(pipeline)
+    dataset = PskdDataset(Path(directory) / text.file, names)
+    sampler = PipelineSampler(text.over(len(dataset)))
+    return Stream(dataset, sampler, StackCollator(), seed=text.shuffle or 0)

@@ -1,0 +1,185 @@
+"""Containers and token arrays as datasets, and pipelines as streams."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader_service import Loader
+from loader_service.data.pskd import (
+    DataError,
+    Leaf,
+    LmWindows,
+    Pipeline,
+    PipelineSampler,
+    PskdDataset,
+    Record,
+    Writer,
+    encode,
+    lm_windows,
+    parse_pipeline,
+    pipeline_stream,
+    write,
+)
+from loader_service.errors import ArgumentError
+
+_TYPE = "(idx[10][2], ℝ[])"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.psk.d"
+    write(path, _TYPE, [(np.array([i % 10, i // 10 % 10]), np.array(i / 4)) for i in range(50)])
+    return path
+
+
+def test_the_parts_of_a_tuple_are_named_by_the_caller_or_by_their_place(corpus: Path) -> None:
+    assert list(PskdDataset(corpus)[3]) == ["0", "1"]
+    named = PskdDataset(corpus, ["tokens", "weight"])
+    assert {name: value.tolist() for name, value in named[13].items()} == {"tokens": [3, 1], "weight": 3.25}
+    assert named.read([13, 2])["weight"].tolist() == [3.25, 0.5]
+
+
+def test_a_record_is_named_by_its_fields_and_a_lone_leaf_is_data(tmp_path: Path) -> None:
+    record = Record((("a", Leaf(3, (1,))), ("b", Leaf(None, ()))))
+    write(tmp_path / "r.psk.d", "params M", [{"a": [2], "b": 1.5}], record)
+    assert PskdDataset(tmp_path / "r.psk.d", layout=record)[0] == {"a": np.array([2]), "b": np.array(1.5)}
+    write(tmp_path / "l.psk.d", "idx[3][1]", [[2]])
+    assert list(PskdDataset(tmp_path / "l.psk.d")[0]) == ["data"]
+    with pytest.raises(DataError, match="give its layout") as raised:
+        PskdDataset(tmp_path / "r.psk.d")
+    assert raised.value.code == "E9001"
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], ["a", "a"]])
+def test_names_that_do_not_fit_are_refused(corpus: Path, names: list[str]) -> None:
+    with pytest.raises(ArgumentError, match="a sample has 2 parts"):
+        PskdDataset(corpus, names)
+
+
+def test_a_file_that_is_not_there_or_wrong_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"none\.psk\.d cannot be read"):
+        PskdDataset(tmp_path / "none.psk.d")
+    (tmp_path / "bad.psk.d").write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"bad\.psk\.d: the file begins with"):
+        PskdDataset(tmp_path / "bad.psk.d")
+
+
+def test_the_fingerprint_tells_content_and_names(corpus: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.psk.d"
+    copy.write_bytes(corpus.read_bytes())
+    assert PskdDataset(copy).fingerprint == PskdDataset(corpus).fingerprint
+    assert PskdDataset(copy, ["a", "b"]).fingerprint != PskdDataset(corpus).fingerprint
+    data = bytearray(corpus.read_bytes())
+    data[-1] ^= 1
+    copy.write_bytes(data)
+    assert PskdDataset(copy).fingerprint != PskdDataset(corpus).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("stream a.psk.d", ("a.psk.d", None, None, None)),
+        ("  stream  a.psk.d |>shuffle(7)|>batch( B=32 )|>take(n = 100)  ", ("a.psk.d", 7, 32, 100)),
+        ('stream "my corpus.psk.d" |> batch(4)', ("my corpus.psk.d", None, 4, None)),
+        ("stream 'it.psk.d' |> shuffle(seed = -1) |> take(0)", ("it.psk.d", -1, None, 0)),
+        ("stream a.psk.d |> batch(B = 32)", ("a.psk.d", None, 32, None)),
+    ],
+)
+def test_a_pipelines_text_is_read(text: str, parts: tuple[object, ...]) -> None:
+    found = parse_pipeline(text)
+    assert (found.file, found.shuffle, found.batch, found.take) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("", 0),
+        ("read a", 0),
+        ("stream", 0),
+        ("stream a |> shuffel(7)", 12),
+        ("stream a |> batch(4) |> shuffle(7)", 24),
+        ("stream a |> batch(4) |> batch(4)", 24),
+        ("stream a |> batch(B = x)", 9),
+        ("stream a |> batch(n = 4)", 18),
+        ("stream a > batch(4)", 9),
+    ],
+)
+def test_a_mistake_in_a_pipelines_text_is_marked(text: str, place: int) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        parse_pipeline(text)
+    assert raised.value.message.splitlines()[-1] == " " * place + "^"
+
+
+def test_a_pipeline_is_a_stream_whose_epochs_count_from_one_there(corpus: Path) -> None:
+    stream = pipeline_stream(f"stream {corpus.name} |> shuffle(7) |> batch(4)", ["a", "b"], str(corpus.parent))
+    pipeline = Pipeline(50, 7, 4)
+    assert stream.steps_per_epoch == pipeline.batches_per_epoch == 12
+    for batch in Loader(stream, 0, 30):
+        wanted = pipeline.indices(batch.epoch + 1, batch.step_in_epoch)
+        assert batch["indices"].tolist() == wanted.tolist()
+        assert batch["b"].tolist() == (wanted / 4).tolist()
+
+
+def test_a_pipeline_without_a_batch_is_no_stream() -> None:
+    for pipeline in (Pipeline(3, batch=4), Pipeline(0), Pipeline(9, take=0)):
+        with pytest.raises(ArgumentError, match="no batch in an epoch"):
+            PipelineSampler(pipeline)
+    far = PipelineSampler(Pipeline(10**12, 7, 128))
+    assert len(set(far.indices(10**6, far.steps_per_epoch - 1).tolist())) == 128
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
+@settings(deadline=None)
+def test_windows_as_a_dataset_are_those_of_lm_windows(length: int, seq: int, stride: int) -> None:
+    tokens = np.arange(length) * 7 % 300
+    windows = LmWindows(tokens, seq, stride, 300)
+    expected = lm_windows(tokens, seq, stride, 300)
+    assert len(windows) == len(expected)
+    for place, (one, other) in enumerate(expected):
+        found = windows[place]
+        assert (found["tokens"].tolist(), found["targets"].tolist()) == (one.tolist(), other.tolist())
+        assert found["tokens"].dtype == one.dtype == np.uint16
+    many = windows.read(range(len(windows))[::-1])
+    assert many["targets"].tolist() == [other.tolist() for _, other in expected[::-1]]
+
+
+def test_windows_over_a_mapped_array_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.npy"
+    np.lib.format.open_memmap(path, "w+", np.uint16, (50_000_000,))[-200:] = 9
+    tracemalloc.start()
+    try:
+        windows = LmWindows(path, 128, 1, 10)
+        assert windows[len(windows) - 1]["targets"].tolist() == [9] * 128
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_wrong_tokens_and_arrays_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="the vocabulary has 3"):
+        LmWindows(np.array([0, 1, 3, 2]), 2, 1, 3)[1]
+    with pytest.raises(ArgumentError, match="must be integers"):
+        LmWindows(np.zeros((2, 2), np.int64), 1, 1, 3)
+    with pytest.raises(ArgumentError, match=r"none\.npy is no \.npy file that can be mapped"):
+        LmWindows(tmp_path / "none.npy", 1, 1, 3)
+    with pytest.raises(ArgumentError, match="seq is 0"):
+        LmWindows(np.arange(9), 0, 1, 9)
+
+
+def test_rows_are_written_as_one_by_one(tmp_path: Path) -> None:
+    tokens = encode("hello, world", sorted(set("hello, world")))
+    samples = lm_windows(tokens, 4, 2, 9)
+    write(tmp_path / "one", "(idx[9][4], idx[9][4])", samples)
+    with Writer(tmp_path / "rows", "(idx[9][4], idx[9][4])") as writer:
+        writer.add_rows((np.stack([one for one, _ in samples]), np.stack([other for _, other in samples])))
+    assert (tmp_path / "rows").read_bytes() == (tmp_path / "one").read_bytes()
+    for rows in ((np.zeros((2, 4)), np.zeros((3, 4))), (np.zeros((2, 3)), np.zeros((2, 3))), (1, 2)):
+        with pytest.raises(DataError), Writer(tmp_path / "bad", "(idx[9][4], idx[9][4])") as writer:
+            writer.add_rows(rows)
+    assert not (tmp_path / "bad").exists()
