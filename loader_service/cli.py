@@ -93,6 +93,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from loader_service.demo.run import DemoOptions, run_demo
 
+    if arguments.text and arguments.save_grid is not None:
+        raise ConfigurationError("--save-grid draws images, and --text has none; leave one of them out")
     options = DemoOptions(
         files=tuple(map(str, arguments.files)),
         steps=arguments.steps,
@@ -101,6 +103,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         seed=arguments.seed,
         save_grid=arguments.save_grid,
+        text=arguments.text,
     )
     return run_demo(options)
 
@@ -144,7 +147,16 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.add_argument("--batch-size", type=_positive, default=32, help="lines in a batch")
     demo.add_argument("--seed", type=int, default=0)
     demo.add_argument("--save-grid", type=Path, metavar="FILE.png", help="a picture of the first batch")
+    demo.add_argument(
+        "--text", action="store_true", help="windows of characters from a .psk.d file, through a pipeline"
+    )
     demo.set_defaults(command=_demo)
+
+
+def _add_data(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from loader_service.data_cli import add_data_commands
+
+    add_data_commands(commands)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -163,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     stop.set_defaults(command=_stop)
     _add_explain(commands)
     _add_demo(commands)
+    _add_data(commands)
     return parser
 
 

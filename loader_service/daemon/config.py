@@ -21,7 +21,7 @@ from loader_service.data.pskd.stream import parse_pipeline
 from loader_service.errors import ArgumentError, ConfigurationError, EndpointError
 from loader_service.wire.endpoint import socket_path
 
-__all__ = ["Config", "ServerConfig", "StreamConfig", "parse_bytes"]
+__all__ = ["Config", "PipelineConfig", "ServerConfig", "StreamConfig", "parse_bytes"]
 
 _SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*(?:([kKMGT])(i?))?B?\s*")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")

@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from operator import index as as_index
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,7 +26,7 @@ from loader_service.errors import ArgumentError, DataError
 
 __all__ = ["Reader", "info"]
 
-Reals = Literal["float64", "stored"]
+Reals = Literal["float64", "stored", "bfloat16"]
 
 
 def _map(path: Path) -> NDArray[np.uint8]:
@@ -38,12 +39,15 @@ def _map(path: Path) -> NDArray[np.uint8]:
 class Reader:
     """Random access to the samples of a `.psk.d` file.
 
-    reals: "float64" gives every real leaf as float64, which is exact; "stored" gives float32 for f32 and bf16 leaves.
-    A file of a `params` type has a header only until `with_layout`. Raises DataError and OSError.
+    reals: "float64" gives every real leaf as float64, which is exact; "stored" gives float32 for f32 and bf16
+    leaves; "bfloat16" is "stored" with bf16 leaves as `ml_dtypes.bfloat16`, of the package ml-dtypes where it is
+    installed. A file of a `params` type has a header only until `with_layout`. Raises DataError and OSError.
     """
 
     def __init__(self, path: str | Path, *, reals: Reals = "float64", layout: Layout | None = None) -> None:
         self.path, self._reals = Path(path), reals
+        if reals == "bfloat16":
+            _bfloat16()  # tells where it is missing
         self._data = _map(self.path)
         self.header = Header.read(self._data.data)
         if layout is not None:
@@ -149,9 +153,20 @@ class Reader:
 
 
 def _real(stored: NDArray[Any], enc: Enc, reals: Reals) -> NDArray[Any]:
+    if enc is Enc.BF16 and reals == "bfloat16":
+        return stored.view(_bfloat16())
     if enc is Enc.BF16:
         stored = (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return _exact(stored) if reals == "float64" else stored
+
+
+def _bfloat16() -> np.dtype[Any]:
+    """The dtype of the package ml-dtypes. Raises ArgumentError where it is not installed."""
+    try:
+        dtype: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
+    except ModuleNotFoundError:
+        raise ArgumentError('reals = "bfloat16" needs the package ml-dtypes; install it, or read "stored"') from None
+    return dtype
 
 
 def _exact(stored: NDArray[Any]) -> NDArray[np.float64]:

@@ -143,8 +143,8 @@ def _encoded(value: Any, leaf: Leaf, enc: Enc, where: str) -> NDArray[Any]:
 def _array(value: Any, where: str) -> NDArray[Any]:
     try:
         array = np.asarray(value)
-        if array.dtype.kind == "f" and not isinstance(value, np.ndarray | np.generic):
-            array = np.asarray(value, object)  # numpy rounds [2**63, 1] to floats
+        if array.dtype == "<f8" and not isinstance(value, np.ndarray) and (np.abs(array) >= 2.0**53).any():
+            array = np.asarray(value, object)  # numpy makes floats of [2**63 + 1, 1], rounded
     except ValueError as error:
         raise DataError("E9005", f"{where} is no array: {error}") from None
     return array
@@ -189,13 +189,14 @@ def _strange(array: NDArray[Any], kinds: str, kind: type) -> NDArray[np.bool_]:
     """Where it holds no numbers of `kind`, which the dtypes of `kinds` are, and objects each for itself; no bools."""
     if array.dtype.kind != "O" or not array.size:
         return np.full(array.shape, array.dtype.kind not in kinds)
-    return np.vectorize(lambda value: isinstance(value, bool) or not isinstance(value, kind), otypes=[bool])(array)
+    found = [isinstance(value, bool) or not isinstance(value, kind) for value in array.flat]
+    return np.array(found).reshape(array.shape)
 
 
 def _rounded(array: NDArray[Any]) -> NDArray[np.float64]:
     """The nearest numbers of f64, an infinity beyond them."""
     if array.dtype.kind == "O" and array.size:
-        return np.vectorize(_nearest, otypes=["<f8"])(array)
+        return np.array([_nearest(value) for value in array.flat]).reshape(array.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype("<f8")
 

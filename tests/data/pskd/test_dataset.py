@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +15,13 @@ from hypothesis import strategies as st
 from loader_service import Loader
 from loader_service.data.pskd import (
     DataError,
+    Enc,
     Leaf,
     LmWindows,
     Pipeline,
     PipelineSampler,
     PskdDataset,
+    Reader,
     Record,
     Writer,
     encode,
@@ -25,6 +29,7 @@ from loader_service.data.pskd import (
     parse_pipeline,
     pipeline_stream,
     write,
+    write_encoded,
 )
 from loader_service.errors import ArgumentError
 
@@ -183,3 +188,18 @@ def test_rows_are_written_as_one_by_one(tmp_path: Path) -> None:
         with pytest.raises(DataError), Writer(tmp_path / "bad", "(idx[9][4], idx[9][4])") as writer:
             writer.add_rows(rows)
     assert not (tmp_path / "bad").exists()
+
+
+def test_bf16_leaves_come_as_the_dtype_of_ml_dtypes_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is stood for by a module with a dtype of two bytes, for it is not needed otherwise."""
+    path = tmp_path / "bf16.psk.d"
+    write_encoded(path, "(ℝ[3], ℝ[])", [(np.array([1.0, -2.5, 0.0]), np.array(7.0))], [Enc.BF16, Enc.F32])
+    monkeypatch.setitem(sys.modules, "ml_dtypes", SimpleNamespace(bfloat16=np.dtype("<V2")))
+    narrow, single = Reader(path, reals="bfloat16")[0]
+    assert (narrow.dtype, single.dtype) == (np.dtype("<V2"), np.dtype(np.float32))
+    assert narrow.view(np.uint16).tolist() == [0x3F80, 0xC020, 0]
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ArgumentError, match="needs the package ml-dtypes"):
+        Reader(path, reals="bfloat16")
