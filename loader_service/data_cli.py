@@ -76,7 +76,7 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _output(path: Path) -> Path:
-    """`path`, where a file may take its name: the rename would replace a device or a pipe, and its readers get nothing."""
+    """`path`, where a file may take its name. Raises ArgumentError for a device or a pipe, which a rename would end."""
     if path.exists() and not path.is_file():
         raise ArgumentError(f"{path} is no regular file; an output takes the place of what has its name")
     return path

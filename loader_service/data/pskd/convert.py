@@ -1,8 +1,7 @@
 """A container from other files' samples, and other files from a container's.
 
 Owns `import_samples` and `export_samples`. Invariant: what comes back is what went in, every number exactly. Fails with
-DataError (E9004: a cell or an array that is no data; E9005: shapes or lengths that differ), ArgumentError for a suffix
-or an option without a meaning.
+DataError (E9004: no data; E9005: shapes or lengths that differ), ArgumentError for a suffix without a meaning.
 
     .npy      one array [N, ...]       <-> one leaf
     .npz      arrays of equal N        <-> a tuple in the order of their names (names of digits as numbers): "0", "1", …
@@ -56,21 +55,21 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """What goes into a container; count: None where it is not known before the end."""
+    """What goes into a container; count: None where it is not known before the end; rows: trees with a leading axis."""
 
     type_text: str
     encodings: tuple[Enc, ...]
     count: int | None
-    values: Iterator[Any]
+    rows: Iterator[Any]
 
 
 def import_samples(source: Path, target: Path, options: ConvertOptions, tick: Tick) -> int:
     """Write the container `target` from `source`, by its suffix; the number of samples. Raises LoaderServiceError."""
     samples = _samples(source, options)
     with Writer(target, samples.type_text, encodings=options.encodings or samples.encodings) as writer:
-        for sample in samples.values:
-            writer.add(sample)
-            if writer.count % _TICK_SAMPLES == 0:
+        for rows in samples.rows:
+            writer.add_rows(rows)
+            if samples.count is not None or writer.count % _TICK_SAMPLES == 0:
                 tick(writer.count, samples.count)
     return writer.count
 
@@ -104,7 +103,9 @@ def _samples(source: Path, options: ConvertOptions) -> _Samples:
     if source.name.endswith(".psk.d"):
         reader = open_reader(source, options.type_text)
         header = reader.header
-        return _Samples(options.type_text or header.type_text, header.encodings or (), header.count, iter(reader))
+        ranges = row_ranges(len(reader), list(leaves(_layout(reader))))
+        rows = (reader.read(np.arange(start, stop)) for start, stop in ranges)
+        return _Samples(options.type_text or header.type_text, header.encodings or (), header.count, rows)
     if source.suffix in (".npy", ".npz"):
         return _array_samples(source, options)
     if source.suffix == ".csv":
@@ -156,8 +157,9 @@ def _array_samples(source: Path, options: ConvertOptions) -> _Samples:
         raise DataError("E9005", f"{source.name} has {len(arrays)} arrays, the type {len(found)} leaves")
     narrow = [array.dtype.str[1:] in ("f2", "f4") for array in arrays]
     encodings = [Enc.F32 if one and leaf.bound is None else Enc.F64 for one, leaf in zip(narrow, found, strict=True)]
-    values = (fold(layout, iter(rows)) for rows in zip(*arrays, strict=True))
-    return _Samples(text, tuple(encodings), len(arrays[0]), values)
+    ranges = row_ranges(len(arrays[0]), found)
+    rows = (fold(layout, (array[start:stop] for array in arrays)) for start, stop in ranges)
+    return _Samples(text, tuple(encodings), len(arrays[0]), rows)
 
 
 def _text_lines(source: Path) -> Iterator[str]:
@@ -180,8 +182,7 @@ def _number(text: str) -> int | float | None:
 def _csv_rows(source: Path) -> Iterator[tuple[int, list[str]]]:
     rows = csv.reader(_text_lines(source), strict=True)
     try:
-        for row in rows:
-            yield rows.line_num, row
+        yield from ((rows.line_num, row) for row in rows)
     except csv.Error as error:
         raise DataError("E9004", f"line {rows.line_num} of {source.name} is no CSV: {error}") from None
 
@@ -195,7 +196,7 @@ def _csv_samples(source: Path, type_text: str | None) -> _Samples:
     found = list(leaves(layout))
     width = sum(leaf.size for leaf in found)
 
-    def values() -> Iterator[Any]:
+    def rows() -> Iterator[Any]:
         for place, (line, row) in enumerate(_csv_rows(source)):
             cells = [_number(cell) for cell in row]
             if (place == 0 and None in cells) or (width and not row):
@@ -207,9 +208,9 @@ def _csv_samples(source: Path, type_text: str | None) -> _Samples:
                 raise DataError("E9004", f"line {line}, column {column} is {row[column]!r}; it must be a number")
             rest = iter(cells)
             parts = [_leaf(list(islice(rest, leaf.size)), leaf, f"line {line}") for leaf in found]
-            yield fold(layout, (part.reshape(leaf.shape) for part, leaf in zip(parts, found, strict=True)))
+            yield fold(layout, (part.reshape(1, *leaf.shape) for part, leaf in zip(parts, found, strict=True)))
 
-    return _Samples(text, (), None, values())
+    return _Samples(text, (), None, rows())
 
 
 def _json_values(source: Path, layout: Layout) -> Iterator[Any]:
@@ -221,7 +222,7 @@ def _json_values(source: Path, layout: Layout) -> Iterator[Any]:
         except (ValueError, RecursionError) as error:
             raise DataError("E9004", f"line {line} of {source.name} is no JSON: {error}") from None
         parts = zip(unfold(layout, tree, f"line {line}"), leaves(layout), strict=True)
-        yield fold(layout, iter([_leaf(part, leaf, f"line {line}") for part, leaf in parts]))
+        yield fold(layout, iter([_leaf(part, leaf, f"line {line}")[np.newaxis] for part, leaf in parts]))
 
 
 def _leaf(value: Any, leaf: Leaf, where: str) -> NDArray[Any]:

@@ -182,5 +182,5 @@ def info(path: str | Path, n: int = 3) -> str:
     if header.encodings is not None:
         lines.append(f"encodings {', '.join(enc.name.lower() for enc in header.encodings)}")
     if header.layout is not None:
-        lines += [f"{place}: {reader[place]}" for place in range(min(n, len(reader)))]
+        lines += [f"{place}: {' '.join(str(reader[place]).split())}" for place in range(min(n, len(reader)))]
     return "\n".join(lines)

@@ -12,6 +12,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from loader_service.data.pskd.header import VERSION, VERSION_ENCODED, Header, check_encodings
 from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, leaves, unfold
 from loader_service.data.pskd.types import layout_of
-from loader_service.errors import DataError
+from loader_service.errors import ArgumentError, DataError
 
 __all__ = ["Writer", "write", "write_encoded"]
 
@@ -32,13 +33,15 @@ class Writer:
     """A file that is written sample by sample, for more of them than memory holds. Use `with`: an error leaves no file.
 
     encodings: one for each leaf in storage order, none for f64 throughout; layout: needed for a `params` type. The file
-    is of version 2 only where a leaf is narrower than f64. Raises DataError.
+    is of version 2 only where a leaf is narrower than f64. Raises DataError, ArgumentError and OSError.
     """
 
     def __init__(
         self, path: str | Path, type_text: str, *, encodings: Sequence[Enc] = (), layout: Layout | None = None
     ) -> None:
         self._path = Path(path)
+        if self._path.exists() and not self._path.is_file():
+            raise ArgumentError(f"{path} is no regular file, and would be replaced by one; name another")
         self._layout = layout_of(type_text, layout)
         self._leaves = list(leaves(self._layout))
         self._encodings = tuple(map(_known, encodings)) or (Enc.F64,) * len(self._leaves)
@@ -58,14 +61,15 @@ class Writer:
         """Append one sample: the tree of the layout. Raises DataError; then nothing of it is written."""
         parts = []
         for place, value in enumerate(unfold(self._layout, sample, f"sample {self.count}")):
-            where = f"sample {self.count}, leaf {place}"
+            where = _Place(self.count, place)
             parts.append(_encoded(value, self._leaves[place], self._encodings[place], where).tobytes())
         self._file.write(b"".join(parts))
         self.count += 1
 
     def add_rows(self, rows: Any) -> None:
         """Append many samples at once: the same tree with a leading axis. Raises DataError; then nothing is written."""
-        columns = [_array(value, "rows") for value in unfold(self._layout, rows, "rows")]
+        parts = enumerate(unfold(self._layout, rows, "rows"))
+        columns = [_array(value, _Place(self.count, place, rows=True)) for place, value in parts]
         numbers = {column.shape[0] if column.ndim else 0 for column in columns}
         if len(numbers) != 1:
             raise DataError("E9005", f"the leaves of the rows have {sorted(numbers)} samples; all must have as many")
@@ -73,7 +77,7 @@ class Writer:
         stored = [np.empty((count, 0), np.uint8)]
         for place, (leaf, enc) in enumerate(zip(self._leaves, self._encodings, strict=True)):
             many = Leaf(leaf.bound, (count, *leaf.shape))
-            encoded = _encoded(columns[place], many, enc, f"samples from {self.count} on, leaf {place}")
+            encoded = _encoded(columns[place], many, enc, _Place(self.count, place, rows=True))
             if encoded.size:
                 stored.append(encoded.reshape(count, -1).view(np.uint8))  # [count, *shape] -> [count, bytes]
         self._file.write(np.concatenate(stored, axis=1).tobytes())
@@ -132,7 +136,7 @@ def _umask() -> int:
     return current
 
 
-def _encoded(value: Any, leaf: Leaf, enc: Enc, where: str) -> NDArray[Any]:
+def _encoded(value: Any, leaf: Leaf, enc: Enc, where: _Place) -> NDArray[Any]:
     """`value` as it is stored. Raises DataError."""
     array = _array(value, where)
     if array.shape != leaf.shape:
@@ -140,7 +144,7 @@ def _encoded(value: Any, leaf: Leaf, enc: Enc, where: str) -> NDArray[Any]:
     return _encoded_real(array, enc, where) if leaf.bound is None else _encoded_idx(array, leaf, leaf.bound, where)
 
 
-def _array(value: Any, where: str) -> NDArray[Any]:
+def _array(value: Any, where: _Place) -> NDArray[Any]:
     try:
         array = np.asarray(value)
         if array.dtype == "<f8" and not isinstance(value, np.ndarray) and (np.abs(array) >= 2.0**53).any():
@@ -150,12 +154,30 @@ def _array(value: Any, where: str) -> NDArray[Any]:
     return array
 
 
-def _fail(where: str, array: NDArray[Any], wrong: NDArray[Any], problem: str) -> DataError:
-    element = np.argwhere(wrong)[0].tolist()
-    return DataError("E9004", f"{where}, element {element} is {array[tuple(element)]!s}; {problem}")
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where values stand, for errors. sample: the first one; rows: whether a leading axis counts samples from it."""
+
+    sample: int
+    leaf: int
+    rows: bool = False
+
+    def __str__(self) -> str:
+        return f"{'samples from' if self.rows else 'sample'} {self.sample}, leaf {self.leaf}"
+
+    def element(self, place: list[int]) -> str:
+        """One element, by its place in the array."""
+        if not self.rows:
+            return f"{self}, element {place}"
+        return f"sample {self.sample + place[0]}, leaf {self.leaf}, element {place[1:]}"
 
 
-def _encoded_idx(array: NDArray[Any], leaf: Leaf, bound: int, where: str) -> NDArray[Any]:
+def _fail(where: _Place, array: NDArray[Any], wrong: NDArray[Any], problem: str) -> DataError:
+    place = np.argwhere(wrong)[0].tolist()
+    return DataError("E9004", f"{where.element(place)} is {array[tuple(place)]!s}; {problem}")
+
+
+def _encoded_idx(array: NDArray[Any], leaf: Leaf, bound: int, where: _Place) -> NDArray[Any]:
     wrong = _strange(array, "iu", Integral)
     if array.size and not wrong.any():
         wrong = np.asarray((array < 0) | (array >= bound), bool)
@@ -164,7 +186,7 @@ def _encoded_idx(array: NDArray[Any], leaf: Leaf, bound: int, where: str) -> NDA
     return array.astype(leaf.dtype(Enc.F64))
 
 
-def _encoded_real(array: NDArray[Any], enc: Enc, where: str) -> NDArray[Any]:
+def _encoded_real(array: NDArray[Any], enc: Enc, where: _Place) -> NDArray[Any]:
     wrong = _strange(array, "iuf", Real)
     if wrong.any():
         raise _fail(where, array, wrong, f"that is {array.dtype}, and ℝ holds numbers")

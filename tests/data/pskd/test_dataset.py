@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tracemalloc
 from pathlib import Path
@@ -203,3 +204,17 @@ def test_bf16_leaves_come_as_the_dtype_of_ml_dtypes_where_it_is_installed(
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ArgumentError, match="needs the package ml-dtypes"):
         Reader(path, reals="bfloat16")
+
+
+def test_a_row_that_cannot_be_written_names_its_sample(tmp_path: Path) -> None:
+    with Writer(tmp_path / "f", "(idx[9][], ℝ[2])", encodings=[Enc.F64, Enc.F32]) as writer:
+        writer.add((1, [1.0, 2.0]))
+        with pytest.raises(DataError, match=r"sample 3, leaf 1, element \[0\] is 0\.1; that is no number of f32"):
+            writer.add_rows(([1, 2, 3], [[0.0, 1.0], [0.5, 1.5], [0.1, 1.0]]))
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ArgumentError, match="no regular file"):
+            Writer(place, "ℝ[]")

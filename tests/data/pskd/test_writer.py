@@ -49,9 +49,11 @@ def test_a_writer_goes_on_after_a_sample_that_is_refused(tmp_path: Path) -> None
 
 
 def test_a_file_that_cannot_get_its_name_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.psk.d").mkdir()
+    writer = Writer(tmp_path / "a.psk.d", "ℝ[]")
+    writer.add(1.0)
+    (tmp_path / "a.psk.d").mkdir()  # somebody was faster
     with pytest.raises(OSError, match=r"a\.psk\.d"):
-        write(tmp_path / "a.psk.d", "ℝ[]", [1.0])
+        writer.close()
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.psk.d"]
     with pytest.raises(FileNotFoundError, match="missing"):
         write(tmp_path / "missing" / "a.psk.d", "ℝ[]", [1.0])
