@@ -11,11 +11,11 @@ from operator import index
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from loader_service.errors import ArgumentError
 
-__all__ = ["MAX_BATCH_SIZE", "MAX_N", "Sampler", "checked_int", "count_steps", "settle_int"]
+__all__ = ["MAX_BATCH_SIZE", "MAX_N", "Sampler", "checked_indices", "checked_int", "count_steps", "settle_int"]
 
 MAX_N = 2**63
 MAX_BATCH_SIZE = 2**31 - 1
@@ -46,6 +46,16 @@ def checked_int(name: str, value: Any, low: int, high: int) -> int:
     if not low <= value <= high:
         raise ArgumentError(f"{name} is {value}; it must lie in [{low}, {high}]")
     return int(value)
+
+
+def checked_indices(indices: ArrayLike, n: int, what: str) -> NDArray[np.int64]:
+    """`indices` as int64 [N], each in [0, n), the number of `what`. Raises ArgumentError."""
+    given = np.asarray(indices).reshape(-1)  # [N]
+    if given.size and given.dtype.kind not in "iu":
+        raise ArgumentError(f"indices are {given.dtype}; they must be integers below 2^64")
+    if given.size and not 0 <= int(given.min()) <= int(given.max()) < n:
+        raise ArgumentError(f"indices lie in [{given.min()}, {given.max()}]; those of the {what} in [0, {n})")
+    return given.astype(np.int64)
 
 
 def settle_int(sampler: object, name: str, low: int, high: int) -> None:

@@ -199,7 +199,7 @@ def _csv_samples(source: Path, type_text: str | None) -> _Samples:
     def rows() -> Iterator[Any]:
         for place, (line, row) in enumerate(_csv_rows(source)):
             cells = [_number(cell) for cell in row]
-            if (place == 0 and None in cells) or (width and not row):
+            if (place == 0 and row and all(cell is None for cell in cells)) or (width and not row):
                 continue  # names of columns, or nothing
             if len(row) != width:
                 raise DataError("E9005", f"line {line} has {len(row)} cells; the type {text} has {width}")

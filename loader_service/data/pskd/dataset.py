@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loader_service.core.fingerprint import describe, digest
-from loader_service.core.samplers.sampler import checked_int
+from loader_service.core.samplers.sampler import checked_indices, checked_int
 from loader_service.data.content import content_digest
-from loader_service.data.pskd.layout import Layout, Leaf, Tuple, idx_width
+from loader_service.data.pskd.layout import Layout, Leaf, Record, Tuple, idx_width
 from loader_service.data.pskd.reader import Reader, Reals
 from loader_service.errors import ArgumentError, DataError
 
@@ -84,8 +84,12 @@ def _names(layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
         known = tuple(str(place) for place in range(len(layout.parts)))
     else:
         known = tuple(name for name, _ in layout.fields)
+    if names and isinstance(layout, Record) and names != known:
+        raise ArgumentError(f"names are {list(names)}; a record has its fields' names, {list(known)}")
     if names and (len(names) != len(known) or len(set(names)) != len(names)):
         raise ArgumentError(f"names are {list(names)}; a sample has {len(known)} parts, each with a name of its own")
+    if not all(name and name.isprintable() for name in names):
+        raise ArgumentError(f"names are {list(names)}; each must be of printable characters, at least one")
     return names or known
 
 
@@ -117,9 +121,7 @@ class LmWindows:
 
     def read(self, indices: ArrayLike) -> dict[str, NDArray[np.unsignedinteger]]:
         """Many windows at once: tokens and targets [N, seq], of the narrowest unsigned dtype. Raises as above."""
-        wanted = np.asarray(indices, np.int64).reshape(-1)  # [N]
-        if wanted.size and not 0 <= int(wanted.min()) <= int(wanted.max()) < len(self):
-            raise ArgumentError(f"indices lie in [{wanted.min()}, {wanted.max()}]; the windows' in [0, {len(self)})")
+        wanted = checked_indices(indices, len(self), "windows")  # [N]
         windows = self._tokens[wanted[:, np.newaxis] * self.stride + np.arange(self.seq + 1)]  # [N, seq + 1]
         if windows.size and not 0 <= int(windows.min()) <= int(windows.max()) < self.vocab:
             raise DataError(
@@ -131,6 +133,6 @@ class LmWindows:
 
 def _mapped(path: Path) -> NDArray[Any]:
     try:
-        return np.asarray(np.load(path, mmap_mode="r"))
+        return np.asarray(np.lib.format.open_memmap(path, mode="r"))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{path} is no .npy file that can be mapped: {error}") from error

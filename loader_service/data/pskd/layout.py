@@ -96,6 +96,11 @@ class Record:
 
     fields: tuple[tuple[str, Layout], ...]
 
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.fields]
+        if len(set(names)) != len(names):
+            raise DataError("E9005", f"a record has the fields {names}; each needs a name of its own")
+
 
 Layout = Leaf | Tuple | Record
 

@@ -14,11 +14,12 @@ from dataclasses import replace
 from importlib import import_module
 from operator import index as as_index
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from loader_service.core.samplers.sampler import checked_indices
 from loader_service.data.pskd.header import Header, check_encodings
 from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, fold, leaves
 from loader_service.data.pskd.types import layout_of
@@ -30,6 +31,8 @@ Reals = Literal["float64", "stored", "bfloat16"]
 
 
 def _map(path: Path) -> NDArray[np.uint8]:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait
+        raise DataError("E9002", f"{path} is no regular file")
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
             return np.empty(0, np.uint8)  # an empty file cannot be mapped
@@ -46,6 +49,8 @@ class Reader:
 
     def __init__(self, path: str | Path, *, reals: Reals = "float64", layout: Layout | None = None) -> None:
         self.path, self._reals = Path(path), reals
+        if reals not in get_args(Reals):
+            raise ArgumentError(f"reals is {reals!r}; there are {', '.join(get_args(Reals))}")
         if reals == "bfloat16":
             _bfloat16()  # tells where it is missing
         self._data = _map(self.path)
@@ -110,12 +115,7 @@ class Reader:
     def _checked(self, indices: ArrayLike) -> NDArray[np.int64]:
         """`indices` as int64 [N], each that of a sample."""
         _ = self._layout
-        given = np.asarray(indices).reshape(-1)  # [N]
-        if given.size and given.dtype.kind not in "iu":
-            raise ArgumentError(f"indices are {given.dtype}; they must be integers below 2^64")
-        if given.size and not 0 <= int(given.min()) <= int(given.max()) < len(self):
-            raise ArgumentError(f"indices lie in [{given.min()}, {given.max()}]; the file's in [0, {len(self)})")
-        return given.astype(np.int64)
+        return checked_indices(indices, len(self), "samples")
 
     def _values(self, indices: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         """Each leaf of the samples at `indices`, [N, *shape], in storage order."""

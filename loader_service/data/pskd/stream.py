@@ -25,8 +25,10 @@ from loader_service.errors import ArgumentError
 
 __all__ = ["PipelineSampler", "PipelineText", "parse_pipeline", "pipeline_stream"]
 
-_HEAD = re.compile(r"""\s*stream\s+(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>\S+))\s*""")
-_STAGE = re.compile(r"\|>\s*(?P<name>\w+)\s*\(\s*(?:(?P<key>\w+)\s*=\s*)?(?P<value>-?\d+)\s*\)\s*")
+_HEAD = re.compile(
+    r"""\s*stream\s+(?:"(?P<double>[^"\0]+)"|'(?P<single>[^'\0]+)'|(?P<bare>[^\s"'\0](?:(?!\|>)[^\s\0])*))\s*"""
+)
+_STAGE = re.compile(r"\|>\s*(?P<name>\w+)\s*\(\s*(?:(?P<key>\w+)\s*=\s*)?(?P<value>-?\d{1,20})\s*\)\s*")
 _STAGES = {"shuffle": "seed", "batch": "B", "take": "n"}
 
 
@@ -73,7 +75,12 @@ def parse_pipeline(text: str) -> PipelineText:
         stages[name] = int(stage["value"])
         left = left[left.index(name) + 1 :]
         place = stage.end()
-    return PipelineText(next(filter(None, head.groups()), ""), **stages)
+    found = PipelineText(next(filter(None, head.groups())), **stages)
+    try:
+        found.over(0)
+    except ArgumentError as error:
+        _fail(text, head.end(), error.message)
+    return found
 
 
 @dataclass(frozen=True)

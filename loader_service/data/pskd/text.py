@@ -47,9 +47,11 @@ def encode(text: str, vocab: Sequence[str]) -> NDArray[np.unsignedinteger]:
 
     Only vocabularies of single characters can be encoded with.
     """
-    longer = next((token for token in vocab if len(token) != 1), None)
+    longer = next((token for token in vocab if not isinstance(token, str) or len(token) != 1), None)
     if longer is not None:
         raise DataError("E9004", f"the vocabulary holds {longer!r}; only single characters can be encoded with")
+    if len(set(vocab)) != len(vocab):
+        raise DataError("E9004", "the vocabulary holds a character twice; each needs one number")
     places = {token: place for place, token in enumerate(vocab)}
     try:
         return np.array([places[character] for character in text], _narrowest(len(vocab)))

@@ -79,7 +79,9 @@ class Writer:
             many = Leaf(leaf.bound, (count, *leaf.shape))
             encoded = _encoded(columns[place], many, enc, _Place(self.count, place, rows=True))
             if encoded.size:
-                stored.append(encoded.reshape(count, -1).view(np.uint8))  # [count, *shape] -> [count, bytes]
+                stored.append(
+                    np.ascontiguousarray(encoded).reshape(count, -1).view(np.uint8)
+                )  # [count, *shape] -> [count, bytes]
         self._file.write(np.concatenate(stored, axis=1).tobytes())
         self.count += count
 

@@ -281,3 +281,11 @@ def test_the_caller_hears_how_far_the_work_is(tmp_path: Path) -> None:
     )
     assert done == 3000
     assert heard == [(3000, 3000)]
+
+
+def test_a_first_row_with_one_number_is_no_row_of_names(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("1,,3\n4,5,6\n")
+    options = ConvertOptions()
+    with pytest.raises(DataError, match="line 1, column 1 is ''"):
+        import_samples(tmp_path / "m.csv", tmp_path / "m.psk.d", options, lambda done, total: None)
+    assert not (tmp_path / "m.psk.d").exists()

@@ -7,6 +7,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -95,6 +96,7 @@ def test_the_fingerprint_tells_content_and_names(corpus: Path, tmp_path: Path) -
         ('stream "my corpus.psk.d" |> batch(4)', ("my corpus.psk.d", None, 4, None)),
         ("stream 'it.psk.d' |> shuffle(seed = -1) |> take(0)", ("it.psk.d", -1, None, 0)),
         ("stream a.psk.d |> batch(B = 32)", ("a.psk.d", None, 32, None)),
+        ("stream a.psk.d|>batch(2)", ("a.psk.d", None, 2, None)),
     ],
 )
 def test_a_pipelines_text_is_read(text: str, parts: tuple[object, ...]) -> None:
@@ -114,6 +116,11 @@ def test_a_pipelines_text_is_read(text: str, parts: tuple[object, ...]) -> None:
         ("stream a |> batch(B = x)", 9),
         ("stream a |> batch(n = 4)", 18),
         ("stream a > batch(4)", 9),
+        ("stream a |> batch(0)", 9),
+        ("stream a |> shuffle(18446744073709551616)", 9),
+        ("stream a |> batch(" + "9" * 5000 + ")", 9),
+        ("stream ''", 0),
+        ("stream a\0b", 8),
     ],
 )
 def test_a_mistake_in_a_pipelines_text_is_marked(text: str, place: int) -> None:
@@ -218,3 +225,34 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
     for place in (tmp_path / "pipe", tmp_path):
         with pytest.raises(ArgumentError, match="no regular file"):
             Writer(place, "ℝ[]")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(3, 4), (0, 4), (1, 4), (4, 1)])
+def test_rows_of_any_memory_order_are_written(tmp_path: Path, order: Literal["C", "F"], shape: tuple[int, int]) -> None:
+    rows = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    for array in (np.asarray(rows, order=order), np.repeat(rows, 2, axis=1)[:, ::2]):
+        with Writer(tmp_path / "f", f"ℝ[{shape[1]}]") as writer:
+            writer.add_rows(array)
+        assert Reader(tmp_path / "f").read(range(shape[0])).tolist() == rows.tolist()
+
+
+def test_indices_that_are_none_and_reals_that_are_none_are_refused(corpus: Path, tmp_path: Path) -> None:
+    windows = LmWindows(np.arange(9), 2, 1, 9)
+    for indices in ([0.7], [True], [2**63], [-1], [7]):
+        with pytest.raises(ArgumentError, match="indices"):
+            windows.read(indices)
+    with pytest.raises(ArgumentError, match="reals is 'float32'"):
+        Reader(corpus, reals="float32")  # type: ignore[arg-type]  # that is what is tested
+    (tmp_path / "empty.npy").touch()
+    with pytest.raises(ArgumentError, match=r"no \.npy file"):
+        LmWindows(tmp_path / "empty.npy", 1, 1, 3)
+
+
+def test_names_on_a_record_must_be_its_own(tmp_path: Path) -> None:
+    record = Record((("x", Leaf(None, ())), ("y", Leaf(None, ()))))
+    write(tmp_path / "r", "params M", [{"x": 1.0, "y": 2.0}], record)
+    with pytest.raises(ArgumentError, match="a record has its fields' names"):
+        PskdDataset(tmp_path / "r", ["u", "v"], layout=record)
+    with pytest.raises(DataError, match="a name of its own"):
+        Record((("x", Leaf(None, ())), ("x", Leaf(None, ()))))
