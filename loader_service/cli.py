@@ -187,9 +187,9 @@ def _missing_extra(error: ModuleNotFoundError) -> ConfigurationError:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
-    arguments = _parser().parse_args(argv)
-    command: _Command = arguments.command
     try:
+        arguments = _parser().parse_args(argv)
+        command: _Command = arguments.command
         return command(arguments)
     except ModuleNotFoundError as error:
         if error.name not in ("msgspec", "rich", "PIL"):

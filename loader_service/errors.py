@@ -241,7 +241,8 @@ class DataError(LoaderServiceError, ValueError):
 def _classes(base: type[LoaderServiceError]) -> dict[str, type[LoaderServiceError]]:
     found = {base.code: base}
     for child in base.__subclasses__():
-        found |= _classes(child)
+        if child is not DataError:  # its codes are its instances'
+            found |= _classes(child)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Self
 from loader_service.core.batch import Batch
 from loader_service.core.buffers import BufferPool
 from loader_service.core.shards import Shard
-from loader_service.core.steps import checked_span
+from loader_service.core.steps import checked_span, checked_step
 from loader_service.core.stream import Stream
 
 __all__ = ["Loader"]
@@ -40,6 +40,7 @@ class Loader:
 
     def get(self, step: int) -> Batch:
         """The batch at global step `step`; iteration goes on behind it. Raises BuildError."""
+        step = checked_step(step)
         batch = self.stream.build_into(step, self._pool.allocate, self._shard)
         self.next_step = step + 1
         return batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ _LEFT = pytest.StashKey[list[str]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children must not inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = Path(tempfile.mkdtemp(prefix="loader-service-test-"))
     os.environ["XDG_RUNTIME_DIR"] = str(directory)
     os.environ.pop(ENVIRONMENT_VARIABLE, None)

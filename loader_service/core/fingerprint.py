@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import json
 import os
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -52,13 +53,21 @@ def _module_name(thing: Any, path: str) -> str:
 def _describe_function(function: Any, path: str) -> Any:
     owner = getattr(function, "__self__", None)  # a bound method's object, of a built-in perhaps its module
     if owner is None or isinstance(owner, types.ModuleType):
-        return {"function": _module_name(function, path)}
+        name = _module_name(function, path)
+        found: Any = sys.modules.get(function.__module__ or "")
+        for part in function.__qualname__.split("."):
+            found = getattr(found, part, None)
+        if found is not None and found is not function:  # a wrapper that took another function's name
+            raise FingerprintError(f"{path} bears the name {name}, which is another function; give a `version`")
+        return {"function": name}
     return {"method": function.__qualname__, "of": describe(owner, path)}
 
 
 def _describe_array(array: np.ndarray[Any, Any], path: str) -> Any:
-    if array.dtype.hasobject:
-        raise FingerprintError(f"{path} is an array of Python objects; use numbers, or give a `version`")
+    if array.dtype.kind not in "biufcSU" or type(array) not in (np.ndarray, np.memmap):
+        raise FingerprintError(
+            f"{path} is a {type(array).__name__} of {array.dtype}; use a plain array of numbers, or give a `version`"
+        )
     content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     return {"array": array.dtype.str, "shape": list(array.shape), "sha256": content}
 
@@ -77,7 +86,7 @@ def _arguments(value: Any, path: str) -> dict[str, Any]:
                 "keep the argument, give the class a `fingerprint` attribute, or the stream a `version`"
             )
         found[name] = getattr(value, name) if hasattr(value, name) else getattr(value, f"_{name}")
-    return found
+    return found or _attributes(value, path)
 
 
 def _attributes(value: Any, path: str) -> dict[str, Any]:
@@ -97,6 +106,10 @@ def _describe_object(value: Any, path: str) -> Any:
     own = getattr(value, "fingerprint", None)
     if own is not None:
         return {"class": _name(type(value)), "fingerprint": str(own() if callable(own) else own)}
+    if isinstance(value, list | tuple | dict | set | frozenset | str | bytes | int | float):
+        raise FingerprintError(
+            f"{path} is a {_name(type(value))}, more than the plain value that it is made from; use that"
+        )
     described: dict[str, Any] = {"class": _module_name(type(value), path)}
     arguments = _arguments(value, path)
     described["arguments"] = {name: describe(item, f"{path}.{name}") for name, item in arguments.items()}
@@ -107,16 +120,18 @@ def _describe_object(value: Any, path: str) -> Any:
 
 def _describe_leaf(value: Any, path: str) -> Any:
     """`value` where it is a plain value, an array or a function; else None."""
-    if isinstance(value, float):
+    if type(value) is float:
         return {"float": value.hex()}
-    if isinstance(value, bytes):
+    if type(value) is int:
+        return {"int": hex(value)}  # too long for a decimal number
+    if type(value) is bytes:
         return {"bytes": hashlib.sha256(value).hexdigest()}
     if isinstance(value, np.generic):
-        return {"scalar": value.dtype.str, "value": value.tobytes().hex()}
+        return _describe_array(np.asarray(value), path) | {"scalar": True}
     if isinstance(value, np.ndarray):
         return _describe_array(value, path)
     if isinstance(value, np.dtype):
-        return {"dtype": value.str}
+        return {"dtype": repr(value.descr)}
     if isinstance(value, enum.Enum):
         return {"enum": _name(type(value)), "name": value.name}
     if isinstance(value, os.PathLike):
@@ -135,22 +150,36 @@ def describe(value: Any, path: str = "stream") -> Any:
     arguments and its length. Raises FingerprintError.
 
     >>> describe({"seed": 7, "shape": (2, 3)})
-    {'dict': {'seed': 7, 'shape': {'tuple': [2, 3]}}}
+    {'dict': {'seed': 7, 'shape': {'tuple': [2, 3]}}, 'order': ['seed', 'shape']}
     """
-    if value is None or isinstance(value, bool | int | str):
+    try:
+        return _describe(value, path)
+    except FingerprintError:
+        raise
+    except Exception as error:  # of the value's own code, or a value that holds itself
+        raise FingerprintError(
+            f"{path} cannot be described ({type(error).__name__}: {error}); give its class a `fingerprint` attribute, "
+            "or the stream a `version`"
+        ) from error
+
+
+def _describe(value: Any, path: str) -> Any:
+    if value is None or type(value) in (bool, str) or (type(value) is int and value.bit_length() <= 64):
         return value
     leaf = _describe_leaf(value, path)
     if leaf is not None:
         return leaf
-    if isinstance(value, list | tuple):
-        items = [describe(item, f"{path}[{i}]") for i, item in enumerate(value)]
-        return items if isinstance(value, list) else {"tuple": items}
-    if isinstance(value, set | frozenset):
-        return {"set": sorted(json.dumps(describe(item, path), sort_keys=True) for item in value)}
-    if isinstance(value, dict):
-        return {"dict": {_key(key, path): describe(item, f"{path}.{key}") for key, item in value.items()}}
+    if type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        items = [_describe(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        named = {} if type(value) in (list, tuple) else {"class": _module_name(type(value), path)}
+        return items if type(value) is list else {"tuple": items} | named
+    if type(value) in (set, frozenset):
+        return {"set": sorted(json.dumps(_describe(item, path), sort_keys=True) for item in value)}
+    if type(value) is dict:
+        items_by_key = {_key(key, path): _describe(item, f"{path}.{key}") for key, item in value.items()}
+        return {"dict": items_by_key, "order": list(items_by_key)}
     if isinstance(value, functools.partial):
-        return {"partial": describe(value.func, path), "given": describe([value.args, value.keywords], path)}
+        return {"partial": _describe(value.func, path), "given": _describe([value.args, value.keywords], path)}
     return _describe_object(value, path)
 
 

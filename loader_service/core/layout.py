@@ -73,6 +73,9 @@ class Layout:
             spec = TensorSpec(name, _number_dtype(name, dtype), tuple(int(size) for size in shape), align(end))
             specs.append(spec)
             end = spec.offset + spec.nbytes
+        for spec in specs:
+            if len(spec.shape) > _MAX_DIMENSIONS or min(spec.shape, default=0) < 0:
+                raise ArgumentError(f"tensor {spec.name!r} has the shape {list(spec.shape)}, which no batch can hold")
         if len({spec.name for spec in specs}) != len(specs):
             raise ArgumentError(f"a layout names a tensor twice: {[spec.name for spec in specs]}")
         return cls(tuple(specs), end)

@@ -29,7 +29,7 @@ from loader_service.core.sample import Dataset
 from loader_service.core.samplers import Sampler
 from loader_service.core.shards import Shard
 from loader_service.core.steps import checked_step
-from loader_service.errors import ArgumentError, BuildError
+from loader_service.errors import ArgumentError, BuildError, FingerprintError
 
 __all__ = ["Allocate", "Stream", "Transform"]
 
@@ -98,7 +98,11 @@ class Stream:
         """
         if self.collator.pads == "nothing":
             return "none"
-        told = self.collator.pads == "widths" and self.transform is None and hasattr(self.dataset, "widths")
+        told = (
+            self.collator.pads == "widths"
+            and self.transform is None
+            and callable(getattr(self.dataset, "widths", None))
+        )
         return "global" if told else "own"
 
     def build(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
@@ -115,7 +119,7 @@ class Stream:
         `allocate` passes through unchanged.
         """
         samples, context = self._samples(step, Shard(*shard))
-        layout = self._guarded(step, context, lambda: self.collator.plan(samples, context))
+        layout = self._guarded(step, context, lambda: self._plan(samples, context))
         tensors = layout.views(allocate(layout))
         self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
         for tensor in tensors.values():
@@ -125,7 +129,13 @@ class Stream:
     def layout(self, step: int) -> Layout:
         """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
         samples, context = self._samples(step, Shard())
-        return self._guarded(step, context, lambda: self.collator.plan(samples, context))
+        return self._guarded(step, context, lambda: self._plan(samples, context))
+
+    def _plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
+        layout = self.collator.plan(samples, context)
+        if not isinstance(layout, Layout):
+            raise TypeError(f"collator {self.collator!r} planned a {type(layout).__name__}; it must plan a Layout")
+        return layout
 
     def explain(self, step: int) -> Explanation:
         """Where every row of the batch at `step` comes from, without reading a sample. Raises ArgumentError."""
@@ -138,7 +148,7 @@ class Stream:
         """The samples of the shard's rows, and where they stand."""
         context = self._context(step, shard)
         if not len(context.indices):
-            first = int(self.sampler.indices(context.epoch, context.step_in_epoch)[0])
+            first = int(self._indices(context.epoch, context.step_in_epoch)[0])
             example = self._sample(step, context, 0, first)  # its shape stands for the rows that are not here
             return [], replace(context, example=example)
         slots = enumerate(context.indices.tolist(), context.first_slot)
@@ -147,13 +157,24 @@ class Stream:
     def _context(self, step: int, shard: Shard) -> BatchContext:
         epoch, step_in_epoch = self.position(step)
         try:
-            indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
+            indices = self._indices(epoch, step_in_epoch)
             rows = shard.rows(len(indices))
             width = self._global_width(indices) if len(rows) < len(indices) else 0
         except self.caught as error:
             raise _build_error(step, error) from error
         own = indices[rows.start : rows.stop]
         return BatchContext(self.seed, epoch, step_in_epoch, own, rows.start, least_width=width)
+
+    def _indices(self, epoch: int, step_in_epoch: int) -> NDArray[np.int64]:
+        """What the sampler answers, int64 [B], checked. Raises ValueError."""
+        answer = np.asarray(self.sampler.indices(epoch, step_in_epoch))
+        if answer.ndim != 1 or answer.dtype.kind not in "iu" or not answer.size:
+            raise ValueError(f"the sampler gave {answer.dtype}{list(answer.shape)}; it must give integers [B], B >= 1")
+        if not 0 <= int(answer.min()) <= int(answer.max()) < self.sampler.n:
+            raise ValueError(
+                f"the sampler gave indices in [{answer.min()}, {answer.max()}]; its n says [0, {self.sampler.n})"
+            )
+        return answer.astype(np.int64, copy=False)
 
     def _global_width(self, indices: NDArray[np.int64]) -> int:
         """The width that the whole batch needs, or 0 where each shard is padded to its own."""
@@ -179,7 +200,8 @@ class Stream:
         try:
             return act()
         except SlotError as error:
-            index = int(context.indices[error.row])
+            known = 0 <= error.row < len(context.indices)  # else a collator of the user's counts otherwise
+            index = int(context.indices[error.row]) if known else None
             raise _build_error(step, error.cause, context.first_slot + error.row, index) from error
         except self.caught as error:
             raise _build_error(step, error) from error
@@ -190,9 +212,14 @@ class Stream:
         parts: dict[str, Any] = {"contract": CONTRACT_VERSION, "seed": self.seed % 2**64}
         parts["shard_padding"] = self.shard_padding
         if self.version is not None:
-            return parts | {"version": self.version, "sampler": describe(self.sampler, "sampler")}
+            parts["version"] = self.version
         for name in ("sampler", "dataset", "transform", "collator"):
-            parts[name] = describe(getattr(self, name), name)
+            try:
+                parts[name] = describe(getattr(self, name), name)
+            except FingerprintError:
+                if self.version is None:
+                    raise
+                parts[name] = "told by the version"
         return parts
 
     @cached_property

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import signal
 import sys
+import traceback
 from collections import deque
 from multiprocessing.connection import Connection
 
@@ -73,6 +74,11 @@ class Worker:
             return Failed(build.task, _trimmed(error).to_record())
         except LoaderServiceError as error:  # there is no memory for it
             return Failed(build.task, BuildError(build.step, type(error).__name__, error.message).to_record())
+        except Exception as error:  # a collator of the user's that breaks its promises: no reason to die
+            trace = traceback.format_exc()
+            return Failed(
+                build.task, _trimmed(BuildError(build.step, type(error).__name__, str(error), trace)).to_record()
+            )
         built = target.commit(batch.epoch, batch.step_in_epoch)
         batch.release()
         return built

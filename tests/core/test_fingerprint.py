@@ -188,7 +188,7 @@ def test_equal_values_have_equal_descriptions() -> None:
     strided = np.arange(12).reshape(3, 4)[:, ::2]
     assert describe(strided) == describe(strided.copy())
     assert describe(Keeper(1, "a")) == describe(Keeper(1, "a"))
-    assert digest(describe({"a": 1, "b": 2})) == digest(describe({"b": 2, "a": 1}))
+    assert digest(describe({"a": 1, "b": 2})) != digest(describe({"b": 2, "a": 1})), "the order names a tree's tensors"
 
 
 def test_what_an_object_has_cached_is_no_part_of_it() -> None:
@@ -262,3 +262,41 @@ def test_a_version_still_tells_samplers_and_seeds_apart() -> None:
         make_stream(version="1", sampler=replace(sampler, batch_size=2)),
     ]
     assert len({stream.fingerprint for stream in streams}) == 3
+
+
+def _wrapped(gain: int) -> Callable[..., Any]:
+    @functools.wraps(describe)
+    def scale(*given: Any) -> Any:
+        return gain
+
+    return scale
+
+
+class Longer(list[int]):
+    """A list with a state of its own."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _wrapped(1),
+        Longer([1]),
+        np.zeros(2, [("a", "i4"), ("b", "f4")]),
+        np.ma.masked_array([1, 2], [True, False]),
+    ],
+    ids=["wrapper", "subclass", "structured", "masked"],
+)
+def test_what_would_be_a_guess_is_refused(value: Any) -> None:
+    with pytest.raises(FingerprintError):
+        digest(describe(value))
+
+
+def test_numbers_of_any_length_are_described() -> None:
+    assert len({digest(describe(number)) for number in (10**5000, 10**5000 + 1, -(10**5000), 2**64, 2**64 - 1)}) == 5
+
+
+def test_what_holds_itself_is_refused() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    with pytest.raises(FingerprintError, match="RecursionError"):
+        describe(cycle)

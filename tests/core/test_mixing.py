@@ -104,7 +104,7 @@ def test_shares_are_divided_by_their_sum_and_added_one_by_one(
     monkeypatch: pytest.MonkeyPatch, shares: list[float]
 ) -> None:
     sampler = MixingSampler([2] * len(shares), shares, 1, seed=0)
-    for source, reached in enumerate(accumulate(share / sum(shares) for share in shares)):
+    for source, reached in enumerate(accumulate(share / list(accumulate(shares))[-1] for share in shares)):
         draw_always(monkeypatch, np.nextafter(reached, 0))
         assert sampler.sources(sampler.indices(0, 0)).tolist() == [source]
         draw_always(monkeypatch, reached)

@@ -24,7 +24,7 @@ from loader_service.core.sample import ImageSample
 from loader_service.core.samplers import SequentialSampler, ShuffledSampler
 from loader_service.core.stream import Stream
 from loader_service.data import SyntheticLines
-from loader_service.errors import ArgumentError, BuildError, LoaderServiceError, from_record
+from loader_service.errors import ArgumentError, BuildError, DataError, LoaderServiceError, from_record
 
 BAD = 37
 """The dataset index that fails: step 4, slot 5 of a sequential stream of batches of 8."""
@@ -248,20 +248,43 @@ def all_errors(base: type[LoaderServiceError]) -> list[type[LoaderServiceError]]
 
 @pytest.mark.parametrize("kind", all_errors(LoaderServiceError), ids=lambda kind: kind.__name__)
 def test_every_error_survives_its_record_and_pickle(kind: type[LoaderServiceError]) -> None:
-    build_error = BuildError(3, "OSError", "gone", "trace", slot=1)
-    error = build_error if kind is BuildError else kind("what, limit, remedy")
+    given: dict[type[LoaderServiceError], LoaderServiceError] = {
+        BuildError: BuildError(3, "OSError", "gone", "trace", slot=1),
+        DataError: DataError("E9004", "sample 3, leaf 0"),
+    }
+    error = given.get(kind) or kind("what, limit, remedy")
     for again in (from_record(error.to_record()), pickle.loads(pickle.dumps(error))):
         assert type(again) is kind
         assert (str(again), again.to_record()) == (str(error), error.to_record())
-    assert str(error).startswith(f"{kind.code}: ")
+    assert str(error).startswith(f"{error.code}: ")
 
 
 def test_every_error_has_a_code_of_its_own_and_a_public_name() -> None:
     kinds = all_errors(LoaderServiceError)
-    assert len({kind.code for kind in kinds}) == len(kinds)
+    codes = [kind.code for kind in kinds if kind is not DataError] + sorted(DataError.CODES)
+    assert len(set(codes)) == len(codes)
     assert {kind.__name__ for kind in kinds} <= set(errors.__all__)
 
 
 def test_an_error_of_an_unknown_code_keeps_code_and_text() -> None:
     error = from_record({"code": "E9999", "message": "from the future", "details": {}})
     assert "E9999: from the future" in str(error)
+
+
+class Answering:
+    """A sampler of 8 samples that gives whatever it is told."""
+
+    n, steps_per_epoch, fingerprint = 8, 4, "answering"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def indices(self, epoch: int, step: int) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [[], [-1], [8], [0.5], [[0]], [2**64 - 1], None, ["a"]])
+def test_a_sampler_that_answers_no_indices_is_an_error_of_its_step(answer: Any) -> None:
+    stream = Stream(SyntheticLines(count=8), Answering(answer), ImageBatchCollator(), seed=0)
+    with pytest.raises(BuildError, match="step 5 could not be built"):
+        stream.build(5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,19 @@ def stream_status(client: Client, name: str = "s") -> dict[str, Any]:
     return next(stream for stream in client.status(builds=True)["streams"] if stream["name"] == name)
 
 
-def python(code: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process that runs `code`, with pipes; the caller waits for it."""
-    return subprocess.Popen(
+@contextmanager
+def python(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs `code`, with pipes; waited for at the end, killed where the test has failed."""
+    with subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-    )
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise

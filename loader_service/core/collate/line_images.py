@@ -22,6 +22,7 @@ from loader_service.core.layout import Layout, align
 from loader_service.core.rng import STREAM_AUGMENTATION, SampleRng, derive_slots
 from loader_service.core.rng_array import RngArray
 from loader_service.core.sample import ImageSample
+from loader_service.errors import ArgumentError
 
 __all__ = ["Augmentation", "ImageBatchCollator"]
 
@@ -50,6 +51,8 @@ class ImageBatchCollator:
 
     def __post_init__(self) -> None:
         settle_multiple(self, "width_multiple")
+        if isinstance(self.pad_value, bool) or not isinstance(self.pad_value, int | float | np.number):
+            raise ArgumentError(f"pad_value is {self.pad_value!r}; it must be a number")
 
     def plan(self, samples: Sequence[ImageSample], context: BatchContext) -> Layout:
         """The layout of `samples`. Raises SlotError where a sample does not fit the others."""
@@ -97,7 +100,7 @@ class ImageBatchCollator:
             contiguous = room[: image.size].reshape(image.shape)  # -> [C, H, W_i]
             contiguous[...] = sample.image
             try:
-                _check_result(self.augmentation, edit(row, contiguous), image.shape)
+                _check_result(self.augmentation, edit(row, contiguous), contiguous)
             except Exception as error:
                 raise SlotError(row, error) from error
             image[...] = contiguous
@@ -122,12 +125,14 @@ def _editor(augmentation: Any, keys: NDArray[np.uint64]) -> _Edit:
     return edit
 
 
-def _check_result(augmentation: Any, result: Any, shape: tuple[int, ...]) -> None:
-    if isinstance(result, np.ndarray) and result.shape != shape:
+def _check_result(augmentation: Any, result: Any, image: NDArray[np.float32]) -> None:
+    if isinstance(result, np.ndarray) and result.shape != image.shape:
         raise ValueError(
             f"augmentation {augmentation!r} returned an array of shape {list(result.shape)} for an image of "
-            f"{list(shape)}; it edits the image in place and cannot change its shape: use a transform"
+            f"{list(image.shape)}; it edits the image in place and cannot change its shape: use a transform"
         )
+    if isinstance(result, np.ndarray) and result.size and not np.may_share_memory(result, image):
+        raise ValueError(f"augmentation {augmentation!r} returned a new array; it must edit the image in place")
 
 
 def _as_int32(what: str, values: Sequence[Any] | NDArray[np.int64]) -> Any:
