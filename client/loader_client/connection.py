@@ -48,9 +48,10 @@ class Client:
             raise
 
     def _greet(self) -> None:
-        hello = lambda request: Hello(request, os.getpid(), pid_namespace())  # noqa: E731 - one expression
         try:
-            welcome = self._channel.request(hello, Welcome, self._timeout_s, "connecting")
+            welcome = self._channel.request(
+                lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, self._timeout_s, "connecting"
+            )
         except DeadlineError:
             raise ServiceUnavailableError(
                 f"no daemon answered at {self.endpoint} within {self._timeout_s} s; start one with "

@@ -75,7 +75,7 @@ class SegmentPool:
         try:
             while len(taken) < slots:
                 taken.append(self.take())
-        except Exception:
+        except Exception:  # whatever the allocator raises: what was taken goes back, and it passes on
             for segment in taken:
                 self.give(segment)
             raise

@@ -248,9 +248,9 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dict[str, Any]": (lambda value: isinstance(value, dict), "a map"),
 }
 _FIELDS = {
-    cls: {field.name: _CHECKS[str(field.type)] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    cls: {one.name: _CHECKS[str(one.type)] for one in dataclasses.fields(cls)}  # type: ignore[arg-type]  # dataclasses all
     for cls in (*CLIENT_MESSAGES.values(), *DAEMON_MESSAGES.values())
-}  # every class of the tables is a dataclass, which the type of the tables cannot say
+}
 
 
 def encode(message: Message) -> list[bytes]:
