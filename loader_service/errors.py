@@ -18,6 +18,7 @@ __all__ = [
     "DataError",
     "DeadlineError",
     "EndpointError",
+    "EvictedError",
     "FactoryError",
     "FingerprintError",
     "ForkedClientError",
@@ -30,6 +31,7 @@ __all__ = [
     "ServiceClosedError",
     "ServiceUnavailableError",
     "SharedMemoryError",
+    "StreamChangedError",
     "UnknownStreamError",
     "WorkerStartError",
     "from_record",
@@ -189,6 +191,18 @@ class ForkedClientError(LoaderServiceError):
     """Raised in a forked child that uses the client of its parent."""
 
     code = "E3007"
+
+
+class EvictedError(LoaderServiceError):
+    """Raised at the next request of a consumer that the daemon has put out; `Consumer.reopen()` goes on at its step."""
+
+    code = "E3008"
+
+
+class StreamChangedError(LoaderServiceError):
+    """Raised where a run would go on with other bytes: the stream has another fingerprint than it had."""
+
+    code = "E3009"
 
 
 class SharedMemoryError(LoaderServiceError, OSError):

@@ -2,7 +2,7 @@
 
 Owns `Lane` and `Member`. Invariant: base is the oldest step that some member has not released, it never falls,
 and only steps of the window [base, base + P) are claimed, so two steps never want one slot at once. Holds no
-clock, socket or memory: a segment is a name here.
+clock, socket or memory: a segment is a name here, and time comes in as seconds that have passed.
 
     cursor of a member = min(its leased steps, its position);  base = min over members' cursors
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from loader_service.core.pace import Pace, debt_after
 from loader_service.core.slots import Ring, SlotState
 from loader_service.errors import IntegrityError
 
@@ -20,10 +21,18 @@ __all__ = ["Lane", "Member"]
 
 @dataclass(slots=True)
 class Member:
-    """One consumer in a lane. position: the step that it takes next; leases: lease id -> step that it holds."""
+    """One consumer in a lane.
+
+    position: the step that it takes next; leases: lease id -> step that it holds; wanted: the step that it has asked
+    for; demanded: it cannot go on without it; debt_s: see `core.pace`.
+    """
 
     position: int
+    pace: Pace = field(default_factory=Pace)
+    debt_s: float = 0.0
     leases: dict[int, int] = field(default_factory=dict)
+    wanted: int | None = None
+    demanded: bool = False
 
     @property
     def cursor(self) -> int:
@@ -34,25 +43,29 @@ class Member:
 class Lane:
     """One ring of P slots with its members; `base` is where its window begins.
 
-    No step of the window below `_frontier` can be claimed, so that looking for one costs nothing per slot.
+    prefetch: P, the steps of its window; a ring that is to change its size has it at once, and the slots follow in
+    `fit`. No step of the window below `_frontier` can be claimed, so that looking for one costs nothing per slot.
     """
 
-    __slots__ = ("_frontier", "base", "members", "name", "ring")
+    __slots__ = ("_frontier", "base", "members", "name", "prefetch", "ring", "turn")
 
     def __init__(self, name: int, segments: list[str], base: int) -> None:
         self.name = name
         self.ring = Ring(segments)
+        self.prefetch = len(segments)
         self.base = self._frontier = base
         self.members: dict[int, Member] = {}
-
-    @property
-    def prefetch(self) -> int:
-        return len(self.ring.slots)
+        self.turn = 0  # when it was last given a build; whoever counts turns sets it
 
     @property
     def window(self) -> range:
-        """[base, base + P): the steps that may stand in the ring."""
-        return range(self.base, self.base + self.prefetch)
+        """[base, base + P): the steps that may be claimed."""
+        return range(self.base, self.base + min(self.prefetch, len(self.ring.slots)))
+
+    @property
+    def reach(self) -> range:
+        """The steps that may stand in the ring: the window, or more while the ring becomes smaller."""
+        return range(self.base, self.base + len(self.ring.slots))
 
     def rebase(self, base: int) -> None:
         """Begin anew at `base`, forwards or back: for a lane that has no members (any more)."""
@@ -60,37 +73,72 @@ class Lane:
             raise IntegrityError(f"lane {self.name} has members {list(self.members)} and would be rebased")
         self.base = self._frontier = base
         for slot in self.ring.slots:
-            if slot.step is not None and slot.step not in self.window:
+            if slot.step is not None and (slot.step not in self.reach or slot.state is SlotState.FAILED):
                 self.ring.free(slot.step)
 
-    def join(self, consumer: int, step: int) -> None:
-        """Make `consumer` a member that takes `step` next; the step must lie in the window."""
-        if step not in self.window:
-            raise IntegrityError(f"step {step} joined the {self.window} of lane {self.name}")
-        self.members[consumer] = Member(step)
+    # --- members -----------------------------------------------------------------------------------------
+
+    def join(self, consumer: int, member: Member) -> None:
+        """Make `consumer` a member; the step that it takes next must lie in the window."""
+        if member.position not in self.window:
+            raise IntegrityError(f"step {member.position} joined the {self.window} of lane {self.name}")
+        self.members[consumer] = member
         self._advance()
 
-    def leave(self, consumer: int) -> None:
+    def leave(self, consumer: int) -> Member:
         """End the membership; what it still leases is no longer the lane's to keep."""
-        del self.members[consumer]
+        member = self.members.pop(consumer)
         self._advance()
+        return member
 
-    def move(self, consumer: int, step: int) -> None:
-        """Set the member's position within the window; steps that it skips are as if released."""
-        self.members[consumer].position = step
-        self._advance()
+    def want(self, consumer: int, step: int, demanded: bool) -> None:
+        """The member asks for `step`; one in the window is its position then, and what it skips is as if released."""
+        member = self.members[consumer]
+        member.wanted, member.demanded = step, demanded
+        if step in self.reach:
+            member.position = step
+            self._advance()
 
     def lease(self, consumer: int, step: int, lease: int) -> None:
         """The member takes `step`: it holds it until `release`, and its position is the next one."""
         member = self.members[consumer]
         member.leases[lease] = step
-        member.position = step + 1
+        member.position, member.wanted = step + 1, None
         self._advance()
 
     def release(self, consumer: int, lease: int) -> None:
         """End one lease of a member; freed slots can be claimed again."""
         del self.members[consumer].leases[lease]
         self._advance()
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def held_up(self) -> list[int]:
+        """The members who cannot go on because the window ends before the step that they want."""
+        return [
+            name
+            for name, member in self.members.items()
+            if member.demanded and member.wanted is not None and member.wanted not in self.reach
+        ]
+
+    def blamed(self) -> list[int]:
+        """The members for whom others wait: they stand at the base, and not because their own step is being built."""
+        waiting = self.held_up()
+        return [
+            name
+            for name, member in self.members.items()
+            if member.cursor == self.base
+            and any(other != name for other in waiting)
+            and not (member.demanded and member.wanted in self.reach)
+        ]
+
+    def pass_time(self, elapsed_s: float) -> None:
+        """Debts grow, or are forgiven: this lane was in its present state for `elapsed_s` seconds."""
+        someone_waits, blamed = bool(self.held_up()), set(self.blamed())
+        for name, member in self.members.items():
+            member.debt_s = debt_after(member.debt_s, elapsed_s, blamed=name in blamed, someone_waits=someone_waits)
+
+    # --- builds ------------------------------------------------------------------------------------------
 
     def can_claim(self, step: int) -> bool:
         """Whether `step` lies in the window and its place is free for it."""
@@ -105,17 +153,50 @@ class Lane:
             self._frontier += 1
         yield from filter(self.can_claim, range(self._frontier, end))
 
+    def demands(self) -> list[int]:
+        """The steps that members cannot go on without and that can be built now, oldest first."""
+        wanted = {member.wanted for member in self.members.values() if member.demanded}
+        return sorted(step for step in wanted if step is not None and self.can_claim(step))
+
     def ended(self, step: int) -> None:
         """A build of `step` has ended, in whatever state: a step that nobody wants, or that is lost, is free."""
-        if step not in self.window:
+        if step not in self.reach:
             self.ring.free(step)
         elif self.ring.state(step) is SlotState.FREE:
             self._frontier = min(self._frontier, step)
+
+    # --- size --------------------------------------------------------------------------------------------
+
+    def missing_slots(self) -> int:
+        """How many segments `fit` wants, below zero: how many it gives back."""
+        return self.prefetch - len(self.ring.slots)
+
+    def can_fit(self) -> bool:
+        """Whether all that stands in the ring has a slot in one of the size that it is to have.
+
+        Ready steps that are beyond it and that no member holds are dropped: they are built again.
+        """
+        held = {step for member in self.members.values() for step in member.leases.values()}
+        future = range(self.base, self.base + self.prefetch)
+        for slot in self.ring.slots:
+            if slot.step is not None and slot.step not in future and slot.step not in held:
+                self.ring.free(slot.step)
+                self._frontier = self.base
+        return all(slot.step is None or slot.step in future for slot in self.ring.slots)
+
+    def fit(self, segments: list[str]) -> list[str]:
+        """Let the ring have P slots, with `segments` in those that are new; the segments that are left over."""
+        free = [slot.segment for slot in self.ring.slots if slot.step is None] + segments
+        standing = [slot for slot in self.ring.slots if slot.step is not None]
+        count = self.prefetch - len(standing)
+        self.ring = Ring.of_slots(self.prefetch, standing, free[:count])
+        self._frontier = self.base
+        return free[count:]
 
     def _advance(self) -> None:
         base = min((member.cursor for member in self.members.values()), default=self.base)
         if base < self.base:
             raise IntegrityError(f"lane {self.name} would fall from base {self.base} to {base}")
-        for step in range(self.base, min(base, self.base + self.prefetch)):
+        for step in range(self.base, min(base, self.reach.stop)):
             self.ring.free(step)
         self.base, self._frontier = base, max(base, self._frontier)

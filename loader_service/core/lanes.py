@@ -1,132 +1,133 @@
-"""All lanes of one stream: who shares a ring, what is built next, who gets what.
+"""All consumers of one stream: who shares a ring, who gets what, who leaves whom.
 
-Owns `StreamLanes`, the state machine that the broker drives: events come in, claims and answers go out. No clock,
-no socket, no process. Invariants: a leased segment is never claimed for a build; each consumer gets exactly the
-steps that it asks for; a step is built once for all consumers of a lane.
+Owns `StreamLanes`, the state machine that the broker drives: events and times come in, claims and answers go out. No
+clock, no socket, no process. Invariants: each consumer gets exactly the steps that it asks for; a step is built once
+for all consumers of a lane; what a consumer reads is never written.
 
-A consumer that opens, or asks for a step out of its lane's window, joins the lane whose window holds that step,
-else it gets a lane of its own. One that asks for its *next* step waits instead: its lane moves along.
+    open, seek, resume, merge   one operation: join the lane whose window holds my step, else get a new one
+    next step                   the lane moves along; the consumer waits for it
+    split                       a consumer that is overdue (`core.pace`) leaves; its leased segments leave with it
+    evict                       the same, but its segments are given up to it, and it must open again
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import merge
 from itertools import count
 from typing import Any
 
-from loader_service.core.lane import Lane
+from loader_service.core.consumers import Answer, Consumer, Failure, Grant
+from loader_service.core.debts import Debts, Limits
+from loader_service.core.lane import Lane, Member
+from loader_service.core.lane_set import Claim, LaneSet
+from loader_service.core.pace import Terms
 from loader_service.core.pool import SegmentPool
-from loader_service.core.slots import Slot, SlotState
-from loader_service.errors import ConsumerClosedError, IntegrityError, MemoryLimitError, SharedMemoryError
+from loader_service.core.slots import SlotState
+from loader_service.errors import (
+    ArgumentError,
+    ConsumerClosedError,
+    EvictedError,
+    IntegrityError,
+    MemoryLimitError,
+    SharedMemoryError,
+)
 
-__all__ = ["Answer", "Claim", "Failure", "Grant", "StreamLanes"]
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One build to be done: this step, into this segment. `generation` tells this use of it from others."""
-
-    lane: int
-    step: int
-    place: int
-    segment: str
-    segment_bytes: int
-    generation: int
+__all__ = ["Passed", "StreamLanes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """A consumer may read: the lease lasts until it is released or the consumer's client is gone."""
+class Passed:
+    """What came of some time: the answers that it brought, and who was evicted."""
 
-    lease: int
-    lane: int
-    step: int
-    place: int
-    segment: str
-    generation: int
-    content: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The build of this step failed; the consumer's stream has ended."""
-
-    step: int
-    error: Any
-
-
-Answer = Grant | Failure
-
-
-@dataclass(slots=True)
-class _Consumer:
-    """position and lane while open (lane None: it waits for memory); leases: lease id -> segment."""
-
-    position: int
-    lane: Lane | None = None
-    wanted: int | None = None
-    closed: bool = False
-    leases: dict[int, str] = field(default_factory=dict)
+    answers: list[tuple[int, Answer]] = field(default_factory=list)
+    evicted: list[int] = field(default_factory=list)
 
 
 class StreamLanes:
-    """The lanes, consumers and segments of one stream.
+    """The consumers and lanes of one stream.
 
     prefetch: P, the slots of a ring; pool: its segments; lease_ids: where lease numbers come from, one source for
     all streams of a daemon.
     """
 
-    def __init__(self, prefetch: int, pool: SegmentPool, lease_ids: Iterable[int] | None = None) -> None:
-        self.prefetch, self.pool = prefetch, pool
-        self.lanes: dict[int, Lane] = {}
-        self.consumers: dict[int, _Consumer] = {}
-        self._lane_names = count()
+    def __init__(
+        self, prefetch: int, pool: SegmentPool, lease_ids: Iterable[int] | None = None, limits: Limits | None = None
+    ) -> None:
+        limits = limits or Limits()
+        self.rings = LaneSet(prefetch, pool, limits.max_lanes)
+        self.consumers: dict[int, Consumer] = {}
+        self._debts = Debts(self.rings, self.consumers, limits.evict_after_s)
         self._lease_ids = iter(count() if lease_ids is None else lease_ids)
+
+    @property
+    def prefetch(self) -> int:
+        return self.rings.prefetch
+
+    @property
+    def pool(self) -> SegmentPool:
+        return self.rings.pool
+
+    @property
+    def lanes(self) -> dict[int, Lane]:
+        return self.rings.lanes
 
     # --- consumers ---------------------------------------------------------------------------------------
 
-    def open(self, consumer: int, step: int) -> None:
-        """A new consumer whose next step is `step`. Raises what memory raises; then it is not open."""
+    def open(self, consumer: int, step: int | None, terms: Terms | None = None) -> int:
+        """A new consumer whose next step is `step`, or with None where the most consumers are now: that step.
+
+        Raises ArgumentError for its terms, and what memory raises; then it is not open.
+        """
         if consumer in self.consumers:
             raise IntegrityError(f"consumer {consumer} was opened twice")
-        opened = _Consumer(step)
-        self._join(consumer, opened, step)
+        terms = terms or Terms()
+        terms.hold_in(self.prefetch)
+        position = self._live_step() if step is None else step
+        opened = Consumer(position, terms)
+        self._join(consumer, opened)
         self.consumers[consumer] = opened
+        return position
 
-    def ask(self, consumer: int, step: int) -> Answer | None:
+    def ask(self, consumer: int, step: int, *, demanded: bool = True) -> Answer | None:
         """The consumer wants `step`: the answer if it stands ready, else None and it comes from a later event.
 
-        Raises ConsumerClosedError, and what memory raises: then the consumer is open still and may ask again.
+        demanded: it cannot go on without it, so that others who keep it from being built are to blame. Raises
+        ConsumerClosedError, EvictedError, and what memory raises: then the consumer is open and may ask again.
         """
         asking = self._open_one(consumer)
         lane = asking.lane
-        if lane is not None and step in lane.window:
-            lane.move(consumer, step)
-        elif lane is None or step != asking.position:
-            self._depart(consumer, asking)
-            asking.position = step
-            self._join(consumer, asking, step)
-        asking.position = asking.wanted = step
-        return self._answer(consumer, asking)
+        if lane is None or not self._stays(asking, lane, step):
+            lane = self._change(consumer, asking, step)
+        lane.want(consumer, step, demanded)
+        asking.position = step
+        answer = self._answer(consumer, asking)
+        self.rings.fit(lane)
+        return answer
+
+    def demand(self, consumer: int, step: int) -> None:
+        """What the consumer asked for ahead, it now cannot go on without; one that has its answer is ignored."""
+        known = self.consumers.get(consumer)
+        if known is not None and known.lane is not None:
+            member = known.lane.members[consumer]
+            member.demanded = member.demanded or member.wanted == step
 
     def release(self, consumer: int, lease: int) -> None:
         """End one lease; unknown consumers and leases are ignored, for a client may repeat itself."""
         known = self.consumers.get(consumer)
-        if known is None or lease not in known.leases:
-            return
-        if known.lane is not None and lease in known.lane.members[consumer].leases:
-            known.lane.release(consumer, lease)
-        self.pool.unlease(known.leases.pop(lease))
-        self._forget_if_done(consumer, known)
+        if known is not None and lease in known.leases:
+            if known.lane is not None and lease in known.lane.members[consumer].leases:
+                known.lane.release(consumer, lease)
+                self.rings.fit(known.lane)
+            self.pool.unlease(known.leases.pop(lease))
+            self._forget_if_done(consumer, known)
 
     def close(self, consumer: int) -> None:
         """The consumer takes no more steps; what it leases stays as it is until released. Idempotent."""
         closing = self.consumers.get(consumer)
         if closing is None or closing.closed:
             return
-        closing.closed, closing.wanted = True, None
+        closing.closed = True
         self._depart(consumer, closing)
         self._forget_if_done(consumer, closing)
 
@@ -137,137 +138,163 @@ class StreamLanes:
         for lease in list(gone.leases) if gone else ():
             self.release(consumer, lease)
 
-    # --- builds ------------------------------------------------------------------------------------------
+    def evict(self, consumer: int, why: str) -> None:
+        """Put the consumer out: what it leases is given up to it, and its next request raises EvictedError."""
+        evicted = self.consumers[consumer]
+        self._depart(consumer, evicted)
+        evicted.evicted = f"this consumer was put out: {why}; open it again at step {evicted.position}"
+        for segment in evicted.leases.values():
+            self.pool.abandon(segment)
+        evicted.leases.clear()
+        self._forget_if_done(consumer, evicted)
 
-    def claim(self) -> Claim | None:
-        """The next build: first the step that a consumer waits for, then the one nearest to its lane's base."""
-        for _, _, step, name in merge(*map(self._candidates, self.lanes.values())):
-            lane = self.lanes[name]
-            slot = lane.ring.of(step)
-            if not self.pool.leased(slot.segment) or self._replace(slot):
-                generation = self.pool.use(slot.segment)
-                lane.ring.claim(step, generation)
-                return self._claim_of(lane, slot, step)
-        return None
+    # --- time --------------------------------------------------------------------------------------------
 
-    def larger(self, claim: Claim, nbytes: int) -> Claim:
-        """Put a segment of at least `nbytes` under a claim whose own is too small. Raises as memory does."""
-        lane = self.lanes[claim.lane]
-        slot = lane.ring.of(claim.step)
-        segment = self.pool.take(nbytes)
-        slot.segment, old = segment, slot.segment
-        self.pool.give(old)
-        slot.generation = self.pool.use(segment)
-        return self._claim_of(lane, slot, claim.step)
+    def pass_time(self, elapsed_s: float) -> Passed:
+        """All was as it is for `elapsed_s` seconds: who is overdue leaves its lane, or is put out."""
+        passed = Passed()
+        for name, why in self._debts.pass_time(elapsed_s):
+            if why:
+                self.evict(name, why)
+                passed.evicted.append(name)
+            else:
+                self._split(name, passed)
+        return passed
+
+    def due_s(self) -> float | None:
+        """In how many seconds somebody will be overdue, if nothing happens; None: nobody will."""
+        return self._debts.due_s()
+
+    # --- builds (claimed from `rings`) ---------------------------------------------------------------------
 
     def built(self, claim: Claim, content: Any) -> list[tuple[int, Answer]]:
         """The claim's step is in its segment: the answers to those who waited for it."""
-        lane = self.lanes[claim.lane]
-        lane.ring.commit(claim.step, content)
-        return self._after_build(lane, claim.step)
+        self.lanes[claim.lane].ring.commit(claim.step, content)
+        return self._after_build(claim)
 
     def failed(self, claim: Claim, error: Any) -> list[tuple[int, Answer]]:
         """The claim's step cannot be built: the answers to those who waited for it."""
-        lane = self.lanes[claim.lane]
-        lane.ring.fail(claim.step, error)
-        return self._after_build(lane, claim.step)
+        self.lanes[claim.lane].ring.fail(claim.step, error)
+        return self._after_build(claim)
 
     def aborted(self, claim: Claim) -> None:
         """The worker of this claim is gone; the step is claimed again."""
-        lane = self.lanes[claim.lane]
-        lane.ring.abort(claim.step)
-        self._after_build(lane, claim.step)
+        self.lanes[claim.lane].ring.abort(claim.step)
+        self._after_build(claim)
+
+    def retune(self, prefetch: int) -> None:
+        """Let the rings have `prefetch` slots from now on. Raises ArgumentError, MemoryLimitError; no change then."""
+        holds = [one.terms.hold_in(self.prefetch) for one in self.consumers.values() if not one.closed]
+        if prefetch <= max(holds, default=0) and prefetch != self.prefetch:
+            raise ArgumentError(
+                f"prefetch is {prefetch} and a consumer may hold {max(holds)} batches; it must be larger than the "
+                "largest hold"
+            )
+        self.rings.retune(prefetch)
 
     # --- within ------------------------------------------------------------------------------------------
 
-    def _open_one(self, consumer: int) -> _Consumer:
+    def _open_one(self, consumer: int) -> Consumer:
         found = self.consumers.get(consumer)
         if found is None or found.closed:
             raise ConsumerClosedError(f"consumer {consumer} is not open; open the stream again at your step")
+        if found.evicted:
+            raise EvictedError(found.evicted)
         return found
 
-    def _join(self, consumer: int, joining: _Consumer, step: int) -> None:
-        lane = next((lane for lane in self.lanes.values() if lane.members and step in lane.window), None)
-        if lane is None:
-            lane = self._lane_from(step)
-        lane.join(consumer, step)
-        joining.lane = lane
+    def _live_step(self) -> int:
+        lanes = self.rings.occupied()
+        fullest = max(lanes, key=lambda lane: len(lane.members), default=None)
+        if fullest is None:
+            return 0
+        slowest = min(member.position for member in fullest.members.values())
+        return min(slowest, fullest.window.stop - 1)
 
-    def _lane_from(self, step: int) -> Lane:
-        """A lane without members that a worker still writes into, begun anew; else a new one."""
-        lane = next((lane for lane in self.lanes.values() if not lane.members), None)
-        if lane is None:
-            lane = Lane(next(self._lane_names), self.pool.take_ring(self.prefetch), step)
-            self.lanes[lane.name] = lane
-        lane.rebase(step)
+    def _stays(self, asking: Consumer, lane: Lane, step: int) -> bool:
+        """Whether it goes on in its lane: for its next step, or one of the window, unless it meets an older lane."""
+        if step != asking.position and step not in lane.window:
+            return False
+        met = self.rings.holding(step)
+        return met is None or met.name >= lane.name or not self._may_merge(asking, met)
+
+    @staticmethod
+    def _may_merge(asking: Consumer, lane: Lane) -> bool:
+        """One that comes by is not caught in the lockstep of others."""
+        return asking.terms.pace.waits or not any(member.pace.waits for member in lane.members.values())
+
+    def _change(self, consumer: int, asking: Consumer, step: int) -> Lane:
+        """Leave the lane, if in one, for that of `step`. Raises what memory raises; EvictedError after a split."""
+        self._depart(consumer, asking)
+        asking.position = step
+        try:
+            return self._join(consumer, asking)
+        except (MemoryLimitError, SharedMemoryError) as error:
+            if not asking.split:
+                raise
+            self.evict(consumer, f"it fell behind, and there is no memory for a lane of its own: {error.message}")
+            raise EvictedError(asking.evicted) from error
+
+    def _join(self, consumer: int, joining: Consumer) -> Lane:
+        lane = self.rings.for_step(joining.position)
+        lane.join(consumer, Member(joining.position, joining.terms.pace, joining.debt_s))
+        joining.lane, joining.split = lane, False
         return lane
 
-    def _depart(self, consumer: int, departing: _Consumer) -> None:
+    def _depart(self, consumer: int, departing: Consumer) -> None:
         lane, departing.lane = departing.lane, None
         if lane is not None:
-            lane.leave(consumer)
-            self._end_if_done(lane)
+            departing.debt_s = lane.leave(consumer).debt_s
+            self._tidy(lane)
 
-    def _end_if_done(self, lane: Lane) -> None:
-        """A lane without members ends as soon as no worker writes into it."""
-        if not lane.members and not lane.ring.building():
-            del self.lanes[lane.name]
-            for slot in lane.ring.slots:
-                self.pool.give(slot.segment)
+    def _tidy(self, lane: Lane) -> None:
+        self.rings.fit(lane)
+        self.rings.end_if_done(lane)
 
-    def _forget_if_done(self, consumer: int, known: _Consumer) -> None:
+    def _forget_if_done(self, consumer: int, known: Consumer) -> None:
         if known.closed and not known.leases:
             self.consumers.pop(consumer, None)
 
-    def _candidates(self, lane: Lane) -> Iterator[tuple[bool, int, int, int]]:
-        """(nobody waits for it, distance from base, step, lane) of the steps that can be claimed, best first."""
-        wanted = {self.consumers[member].wanted for member in lane.members}
-        for step in sorted(step for step in wanted if step is not None and lane.can_claim(step)):
-            yield False, step - lane.base, step, lane.name
-        for step in lane.claimable():
-            if step not in wanted:
-                yield True, step - lane.base, step, lane.name
-
-    def _replace(self, slot: Slot) -> bool:
-        """Let a leased segment leave the ring and put another in its place, if memory allows."""
+    def _split(self, name: int, passed: Passed) -> None:
+        """Leave the lane; one that has not asked for its next step gets another when it does."""
+        known = self.consumers[name]
+        assert known.lane is not None  # it was to blame in it
+        member = known.lane.members[name]
+        self._depart(name, known)
+        known.split = True
+        if member.wanted is None:
+            return
         try:
-            segment = self.pool.take()
-        except (MemoryLimitError, SharedMemoryError):
-            return False
-        self.pool.give(slot.segment)
-        slot.segment = segment
-        return True
+            answer = self.ask(name, member.wanted, demanded=member.demanded)
+        except EvictedError:
+            passed.evicted.append(name)
+        else:
+            passed.answers.extend([] if answer is None else [(name, answer)])
 
-    def _claim_of(self, lane: Lane, slot: Slot, step: int) -> Claim:
-        nbytes = self.pool.nbytes(slot.segment)
-        return Claim(lane.name, step, slot.place, slot.segment, nbytes, slot.generation)
-
-    def _after_build(self, lane: Lane, step: int) -> list[tuple[int, Answer]]:
-        lane.ended(step)
-        self._end_if_done(lane)
+    def _after_build(self, claim: Claim) -> list[tuple[int, Answer]]:
+        lane = self.rings.ended(claim)
         answers: list[tuple[int, Answer]] = []
-        for name in list(lane.members):
-            asking = self.consumers[name]
-            answer = self._answer(name, asking) if asking.wanted == step else None
+        for name, member in list(lane.members.items()):
+            answer = self._answer(name, self.consumers[name]) if member.wanted == claim.step else None
             if answer is not None:
                 answers.append((name, answer))
+        self._tidy(lane)
         return answers
 
-    def _answer(self, consumer: int, asking: _Consumer) -> Answer | None:
-        lane, step = asking.lane, asking.wanted
-        if lane is None or step is None or step not in lane.window:
+    def _answer(self, consumer: int, asking: Consumer) -> Answer | None:
+        lane = asking.lane
+        assert lane is not None  # only members wait
+        step = lane.members[consumer].wanted
+        if step is None or step not in lane.reach:
             return None
-        state = lane.ring.state(step)
-        slot = lane.ring.of(step)
+        state, slot = lane.ring.state(step), lane.ring.of(step)
         if state is SlotState.FAILED:
-            failure = Failure(step, slot.content)
-            self.close(consumer)
-            return failure
+            lane.members[consumer].wanted = None
+            return Failure(step, slot.content)
         if state is not SlotState.READY:
             return None
         lease = next(self._lease_ids)
-        asking.leases[lease] = slot.segment
-        asking.wanted, asking.position = None, step + 1
+        asking.leases[lease], asking.position = slot.segment, step + 1
         self.pool.lease(slot.segment)
+        grant = Grant(lease, lane.name, step, slot.place, slot.segment, slot.generation, slot.content)
         lane.lease(consumer, step, lease)
-        return Grant(lease, lane.name, step, slot.place, slot.segment, slot.generation, slot.content)
+        return grant

@@ -1,8 +1,8 @@
 """Segments of one stream: which stand in a ring, which are leased, which are spare.
 
 Owns `SegmentPool`, plain accounting over an injected allocator. Invariant: `take` never gives a segment that a
-lease is on or that stands in a ring, and each use of a segment has a higher generation than the one before.
-Fails as its allocator does: nothing is lost then.
+lease is on, that was leased to an evicted consumer, or that stands in a ring; and each use of a segment has a higher
+generation than the one before. Fails as its allocator does: nothing is lost then.
 
     kept after use: at most `reserve` segments in all, none smaller than `segment_bytes`; the rest is retired
 """
@@ -31,12 +31,17 @@ class Allocator(Protocol):
         """The segment is not used again."""
         ...
 
+    def fits(self, nbytes: int) -> bool:
+        """Whether `nbytes` more could be created now, as far as can be told."""
+        ...
+
 
 @dataclass(slots=True)
 class _Segment:
     nbytes: int
     in_ring: bool = False
     generation: int = 0
+    abandoned: bool = False
 
 
 class SegmentPool:
@@ -48,7 +53,7 @@ class SegmentPool:
 
     def __init__(self, allocator: Allocator, reserve: int, segment_bytes: int) -> None:
         self._allocator = allocator
-        self._reserve = reserve
+        self.reserve = reserve
         self.segment_bytes = align(max(segment_bytes, 1), _PAGE)
         self._segments: dict[str, _Segment] = {}
         self._leases: Counter[str] = Counter()
@@ -62,11 +67,13 @@ class SegmentPool:
         return sum(segment.nbytes for segment in self._segments.values())
 
     def nbytes(self, segment: str) -> int:
-        return self._segments[segment].nbytes
+        """Its size; 0 for one that is retired."""
+        known = self._segments.get(segment)
+        return 0 if known is None else known.nbytes
 
     def fill(self) -> None:
         """Create the reserve ahead of its use. Raises as the allocator; what was created by then is kept."""
-        for segment in self.take_ring(self._reserve):
+        for segment in self.take_ring(self.reserve):
             self.give(segment)
 
     def take_ring(self, slots: int) -> list[str]:
@@ -95,9 +102,21 @@ class SegmentPool:
         return name
 
     def give(self, segment: str) -> None:
-        """The segment leaves its ring; it stays untouched while a lease is on it."""
-        self._segments[segment].in_ring = False
-        self._settle(segment)
+        """The segment leaves its ring; it stays untouched while a lease is on it. One that is retired is ignored."""
+        if segment in self._segments:
+            self._segments[segment].in_ring = False
+            self._settle(segment)
+
+    def swap(self, segment: str) -> str:
+        """Another segment for the place of a leased one, which leaves its ring. Raises as the allocator.
+
+        One whose holder was evicted is retired first, so that the other may have its room.
+        """
+        if segment in self._segments and self._segments[segment].abandoned:
+            self.give(segment)
+        other = self.take()
+        self.give(segment)
+        return other
 
     def use(self, segment: str) -> int:
         """The generation of the next build into this segment."""
@@ -114,7 +133,25 @@ class SegmentPool:
             self._settle(segment)
 
     def leased(self, segment: str) -> bool:
-        return self._leases[segment] > 0
+        """Whether it must not be written: a lease is on it, an evicted consumer may read it, or it is retired."""
+        known = self._segments.get(segment)
+        return known is None or known.abandoned or self._leases[segment] > 0
+
+    def abandon(self, segment: str) -> None:
+        """End a lease whose holder may go on reading: the segment is never written again, and retired in time."""
+        self._segments[segment].abandoned = True
+        self.unlease(segment)
+
+    def could_take(self, count: int) -> bool:
+        """Whether `count` segments could be taken now, as far as can be told."""
+        wanted = count - sum(self._segments[name].nbytes >= self.segment_bytes for name in self._spare)
+        return wanted <= 0 or self._allocator.fits(wanted * self.segment_bytes)
+
+    def retune(self, reserve: int) -> None:
+        """Keep another number of segments from now on."""
+        self.reserve = reserve
+        for name in list(self._spare):
+            self._settle(name)
 
     def _grow_to(self, segment_bytes: int) -> None:
         """A segment of this size could be had: all next ones have it, and idle smaller ones are of no use."""
@@ -128,7 +165,8 @@ class SegmentPool:
         segment = self._segments[name]
         if segment.in_ring or self._leases[name]:
             return
-        if segment.nbytes < self.segment_bytes or len(self._segments) > self._reserve:
+        too_small = segment.nbytes < self.segment_bytes
+        if too_small or segment.abandoned or len(self._segments) > self.reserve:
             del self._segments[name]
             self._spare.pop(name, None)
             self._allocator.retire(name)

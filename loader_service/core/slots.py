@@ -48,6 +48,19 @@ class Ring:
     def __init__(self, segments: list[str]) -> None:
         self.slots = [Slot(place, segment) for place, segment in enumerate(segments)]
 
+    @classmethod
+    def of_slots(cls, size: int, standing: list[Slot], segments: list[str]) -> Ring:
+        """A ring of `size` slots; the steps of `standing` keep their segments, `segments` stand in the others."""
+        places = {slot.step % size: slot for slot in standing if slot.step is not None}
+        if len(places) + len(segments) != size:
+            raise IntegrityError(f"{len(standing)} slots and {len(segments)} segments make no ring of {size}")
+        spare = iter(segments)
+        ring = cls([places[place].segment if place in places else next(spare) for place in range(size)])
+        for place, slot in places.items():
+            slot.place = place
+            ring.slots[place] = slot
+        return ring
+
     def of(self, step: int) -> Slot:
         """The place of `step`, whatever stands in it now."""
         return self.slots[step % len(self.slots)]
