@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loader_service.core.batch import Batch
     from loader_service.core.collate import ImageBatchCollator, PadCollator, StackCollator
-    from loader_service.core.fingerprint import explain_difference
+    from loader_service.core.difference import explain_difference
     from loader_service.core.sample import Dataset, ImageSample
     from loader_service.core.samplers import BucketedSampler, MixingSampler, SequentialSampler, ShuffledSampler
     from loader_service.core.stream import Stream
@@ -52,7 +52,7 @@ _HOMES = {
     "ShuffledSampler": "core.samplers",
     "StackCollator": "core.collate",
     "Stream": "core.stream",
-    "explain_difference": "core.fingerprint",
+    "explain_difference": "core.difference",
 }
 """Where each public name lives."""
 

@@ -57,6 +57,30 @@ def _status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _set(arguments: argparse.Namespace) -> int:
+    import loader_client
+
+    settings: dict[str, int | float | str] = {}
+    for text in arguments.settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{text!r} is no setting; write NAME=VALUE, such as workers=4 or prefetch=16")
+        settings[name] = _number(value)
+    with loader_client.connect(arguments.endpoint, timeout_s=arguments.timeout) as client:
+        client.tune(arguments.stream, **settings)
+    print(f"loader-service: set {', '.join(arguments.settings)}")
+    return 0
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def _stop(arguments: argparse.Namespace) -> int:
     import loader_client
 
@@ -170,6 +194,13 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true", help="everything, for programs")
     _add_client_options(status)
     status.set_defaults(command=_status)
+    tune = commands.add_parser("set", help="change a running daemon: workers, prefetch, limits; never the data")
+    tune.add_argument(
+        "settings", nargs="+", metavar="NAME=VALUE", help="workers, memory_limit, evict_after_s, prefetch, max_lanes"
+    )
+    tune.add_argument("--stream", help="prefetch and max_lanes of this stream only")
+    _add_client_options(tune)
+    tune.set_defaults(command=_set)
     stop = commands.add_parser("stop", help="end a running daemon")
     _add_client_options(stop)
     stop.set_defaults(command=_stop)

@@ -13,8 +13,9 @@ import numpy as np
 
 from loader_service.core.batch import Batch
 from loader_service.core.layout import Layout
+from loader_service.core.shards import Shard
 from loader_service.errors import ProtocolError
-from loader_service.wire.protocol import Ready
+from loader_service.wire.messages import Ready
 from loader_service.wire.segment import Segment
 
 __all__ = ["LeasedMemory", "leased_batch"]
@@ -35,10 +36,14 @@ class LeasedMemory:
         }
 
 
-def leased_batch(ready: Ready, segment: Segment, memory: LeasedMemory) -> Batch:
-    """The batch that `ready` describes, as views into `memory`. Raises IntegrityError and ProtocolError."""
+def leased_batch(ready: Ready, segment: Segment, memory: LeasedMemory, shard: Shard) -> Batch:
+    """The shard's rows of the batch that `ready` describes, as views into `memory`.
+
+    Raises IntegrityError, ProtocolError, and ArgumentError where the batch cannot be cut.
+    """
     segment.check(ready.step, ready.generation, ready.nbytes)
     layout = Layout.from_wire(ready.layout)
     if layout.nbytes > ready.nbytes:
         raise ProtocolError(f"step {ready.step} has tensors of {layout.nbytes} bytes in {ready.nbytes} bytes")
-    return Batch(layout.views(np.asarray(memory)), ready.step, ready.epoch, ready.step_in_epoch)
+    tensors = shard.cut(layout, layout.views(np.asarray(memory)), ready.rows)
+    return Batch(tensors, ready.step, ready.epoch, ready.step_in_epoch, len(shard.rows(ready.rows)))

@@ -1,4 +1,4 @@
-"""One request at a time, and its answer.
+"""One connection: requests out, answers in, and word of the daemon's end.
 
 Owns `Channel`. Invariant: an answer belongs to the request whose number it carries; one whose request was given up is
 dropped, and the next request says what its consumer holds, so that what it granted ends. Fails with DeadlineError
@@ -8,27 +8,22 @@ dropped, and the next request says what its consumer holds, so that what it gran
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import zmq
 
 from loader_client.session import Session
-from loader_service.errors import ConsumerClosedError, DeadlineError, ProtocolError, ServiceClosedError, from_record
-from loader_service.wire.protocol import (
-    DAEMON_MESSAGES,
-    Closing,
-    Error,
-    Message,
-    decode,
-    encode,
-)
+from loader_service.errors import DeadlineError, ProtocolError, ServiceClosedError, from_record
+from loader_service.wire.messages import DAEMON_MESSAGES, Closing, Error, Message
+from loader_service.wire.protocol import decode, encode
 
-__all__ = ["Channel"]
+__all__ = ["LOOK_S", "Channel"]
 
-_LOOK_S = 0.1
+LOOK_S = 0.1
 """How often a request that waits looks whether it is still wanted."""
 
 _LAST_WORDS_MS = 100
@@ -38,90 +33,103 @@ _Reply = TypeVar("_Reply", bound=Message)
 
 
 class Channel:
-    """A connection on which one thread at a time asks; others wait for the lock.
+    """A socket of this client. `request` is safe to call from several threads, the rest from one at a time.
 
-    daemon_pidfd: readable when the daemon's process has ended, or None where it cannot be watched; cancelled: while it
-    is set, a request that waits raises ConsumerClosedError within a moment.
+    daemon_pidfd: readable when the daemon's process has ended; None: the end of the connection tells.
     """
 
-    def __init__(self, session: Session, daemon_pidfd: int | None = None) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._socket = session.new_socket()
+        self.socket = session.new_socket()
         self._lock = threading.Lock()
         self._requests = 0
-        self._closing: str | None = None
-        self.cancelled = False
+        self._end: str | None = None
         self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._daemon_pidfd: int | None = None
-        self.watch(daemon_pidfd)
+        self._poller.register(self.socket, zmq.POLLIN)
+        self._monitor: zmq.Socket[bytes] | None = None
+        self.daemon_pidfd: int | None = None
 
     def watch(self, daemon_pidfd: int | None) -> None:
-        """From now on, notice that the daemon's process has ended."""
-        self._daemon_pidfd = daemon_pidfd
+        """From now on, notice that the daemon has ended; None where its process cannot be seen."""
         if daemon_pidfd is not None:
-            self._poller.register(daemon_pidfd, zmq.POLLIN)
+            self.daemon_pidfd = os.dup(daemon_pidfd)  # whoever greets its successor closes the other
+            self._poller.register(self.daemon_pidfd, zmq.POLLIN)
+        else:
+            self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._poller.register(self._monitor, zmq.POLLIN)
 
-    def request(
-        self, make: Callable[[int], Message], answer: type[_Reply], timeout_s: float | None, what: str
-    ) -> _Reply:
-        """Send `make(request number)` and wait for the answer; `what` names the request in errors.
-
-        timeout_s: seconds, None for ever. Raises the daemon's error, DeadlineError, ServiceClosedError.
-        """
+    def send(self, make: Callable[[int], Message]) -> int:
+        """Send `make(number)`, a request; its number. Raises ForkedClientError, ServiceClosedError."""
         self._session.check_process()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._lock:
-            self._requests += 1
-            self._send(make(self._requests), what)
-            while True:
-                reply = self._receive(deadline, timeout_s, what)
-                if getattr(reply, "request", None) != self._requests:
-                    self._discard(reply)
-                elif isinstance(reply, Error):
-                    raise from_record(reply.error)
-                elif isinstance(reply, answer):
-                    return reply
-                else:
-                    raise ProtocolError(f"{what} was answered by a {reply.kind} message")
+        if self.socket.closed:
+            raise ServiceClosedError("this client is closed; connect again")
+        self._requests += 1
+        self.socket.send(encode(make(self._requests))[0])
+        return self._requests
 
     def post(self, message: Message) -> None:
         """Send a message whose answer nobody waits for; one that the daemon is gone for is dropped."""
-        if not self._socket.closed:
-            self._socket.send(encode(message)[0], zmq.NOBLOCK)
+        if not self.socket.closed:
+            self.socket.send(encode(message)[0], zmq.NOBLOCK)
+
+    def take(self, number: int, answer: type[_Reply]) -> _Reply | None:
+        """The answer to request `number` if it is here. Raises the error that it is, ServiceClosedError."""
+        while not self.socket.closed:
+            try:
+                reply = decode(self.socket.recv_multipart(zmq.NOBLOCK), DAEMON_MESSAGES)
+            except zmq.Again:
+                break
+            if isinstance(reply, Closing):
+                self._end = f"it said that it ends: {reply.reason}"
+            elif getattr(reply, "request", None) == number:
+                return _checked(reply, answer)
+        if self.socket.closed or self._end is not None:
+            raise ServiceClosedError(f"the daemon is gone ({self._end or 'this client is closed'}); start it again")
+        return None
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something has come, the daemon has ended, or `timeout_s` seconds have passed."""
+        ready = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
+        if ready and self.socket not in ready and not self.socket.poll(_LAST_WORDS_MS):
+            self._end = self._end or "its process or connection has ended"
+
+    def has_message(self) -> bool:
+        """Whether something has come. Resets the edge of the socket's descriptor."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def request(self, make: Callable[[int], Message], answer: type[_Reply], timeout_s: float, what: str) -> _Reply:
+        """Send a request and wait for its answer; `what` names it in errors.
+
+        Raises the daemon's error, DeadlineError, ServiceClosedError.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            number = self.send(make)
+            while (reply := self.take(number, answer)) is None:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise DeadlineError(
+                        f"{what}: no answer within {timeout_s} s; `loader-service status` tells what the daemon does"
+                    )
+                self.wait(min(left_s, LOOK_S))
+            return reply
 
     def close(self) -> None:
         """End the connection. Idempotent."""
-        self._socket.close()
+        if self._monitor is not None:
+            self._poller.unregister(self._monitor)
+            self._monitor = None
+            self.socket.disable_monitor()
+        if self.daemon_pidfd is not None:
+            self._poller.unregister(self.daemon_pidfd)
+            os.close(self.daemon_pidfd)
+            self.daemon_pidfd = None
+        self.socket.close()
 
-    def _send(self, message: Message, what: str) -> None:
-        if self._socket.closed:
-            raise ServiceClosedError(f"{what}: this client is closed; connect again")
-        self._socket.send(encode(message)[0])
 
-    def _receive(self, deadline: float | None, timeout_s: float | None, what: str) -> Message:
-        ready = self._poll(deadline, what)
-        if self._socket in ready or (ready and self._socket.poll(_LAST_WORDS_MS)):
-            return decode(self._socket.recv_multipart(), DAEMON_MESSAGES)
-        if ready:
-            reason = self._closing or "its process has ended"
-            raise ServiceClosedError(f"{what}: the daemon is gone ({reason}); start it and connect again")
-        raise DeadlineError(
-            f"{what}: no answer within {timeout_s} s; `loader-service status` tells whom the stream waits for"
-        )
-
-    def _poll(self, deadline: float | None, what: str) -> dict[Any, int]:
-        """What is readable; nothing once the deadline has passed."""
-        while True:
-            left_s = _LOOK_S if deadline is None else deadline - time.monotonic()
-            ready = dict(self._poller.poll(math.ceil(max(0.0, min(left_s, _LOOK_S)) * 1000)))
-            if ready or left_s <= 0:
-                return ready
-            if self.cancelled:
-                raise ConsumerClosedError(f"{what}: the consumer was closed while it waited")
-
-    def _discard(self, message: Message) -> None:
-        """What answers no request of now: the daemon's own words, or an answer that came too late."""
-        if isinstance(message, Closing):
-            self._closing = message.reason
-            raise ServiceClosedError(f"the daemon ends: {message.reason}; connect again when it is back")
+def _checked(reply: Message, answer: type[_Reply]) -> _Reply:
+    if isinstance(reply, Error):
+        raise from_record(reply.error)
+    if not isinstance(reply, answer):
+        raise ProtocolError(f"a request was answered by a {reply.kind} message; it must be {answer.kind}")
+    return reply

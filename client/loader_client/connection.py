@@ -1,4 +1,4 @@
-"""The connection to a daemon.
+"""A process's connection to the daemon.
 
 Owns `connect` and `Client`. Invariant: a client belongs to the process that connected it. Fails with
 ServiceUnavailableError where nothing answers within the deadline.
@@ -6,104 +6,98 @@ ServiceUnavailableError where nothing answers within the deadline.
 
 from __future__ import annotations
 
-import os
+import math
 import select
 import warnings
 import weakref
-from itertools import count
+from operator import index
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from loader_client.channel import Channel
-from loader_client.consumer import Consumer, Link, Span
-from loader_client.session import Session
+from loader_client.consumer import Consumer
+from loader_client.gateway import Gateway, Plan
+from loader_service.core.shards import Shard
 from loader_service.core.steps import checked_span
-from loader_service.errors import DeadlineError, LoaderServiceError, ServiceUnavailableError
-from loader_service.wire.endpoint import default_endpoint, socket_path
-from loader_service.wire.process import open_pidfd, pid_namespace
-from loader_service.wire.protocol import Close, Done, Hello, Open, Opened, Report, Status, Stop, Welcome
+from loader_service.errors import ArgumentError
+from loader_service.wire.endpoint import default_endpoint
+from loader_service.wire.messages import Done, Report, Status, Stop, Tune
 
 __all__ = ["Client", "connect"]
 
 _TIMEOUT_S = 10.0
+_RECONNECT_S = 30.0
+_MAX_PATIENCE_S = 1e6
 
 
 class Client:
     """One process's connection to a daemon; `connect` makes it. Any number of consumers, from any threads."""
 
-    def __init__(self, endpoint: str, timeout_s: float) -> None:
-        socket_path(endpoint)
+    def __init__(self, endpoint: str, timeout_s: float, reconnect_s: float) -> None:
         self.endpoint = endpoint
-        self._timeout_s = timeout_s
-        self._daemon_pidfd: int | None = None
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self._numbers = count(1)
-        self._session = Session(endpoint)
-        self._channel = Channel(self._session)
+        self._gateway = Gateway(endpoint, timeout_s, reconnect_s)
         self._closed = False
         try:
-            self._greet()
-        except LoaderServiceError:
+            self._gateway.greet()
+        except BaseException:
             self.close()
             raise
 
-    def _greet(self) -> None:
-        try:
-            welcome = self._channel.request(
-                lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, self._timeout_s, "connecting"
-            )
-        except DeadlineError:
-            raise ServiceUnavailableError(
-                f"no daemon answered at {self.endpoint} within {self._timeout_s} s; start one with "
-                "`loader-service serve CONFIG.toml`, or name its endpoint"
-            ) from None
-        self.streams = tuple(welcome.streams)
-        self.daemon_pid = welcome.pid
-        if welcome.pid_namespace == pid_namespace():
-            self._daemon_pidfd = open_pidfd(welcome.pid)
-            self._channel.watch(self._daemon_pidfd)
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of the daemon's streams."""
+        return self._gateway.streams
+
+    @property
+    def daemon_pid(self) -> int:
+        """The process of the daemon that was last greeted."""
+        return self._gateway.daemon_pid
 
     def open(
         self,
         stream: str,
-        start_step: int = 0,
+        start_step: int | Literal["live"] = 0,
         stop_step: int | None = None,
         *,
+        pace: Literal["split", "wait"] = "split",
+        patience_s: float = 1.0,
+        hold: int | None = None,
+        shard: tuple[int, int] = (0, 1),
         hold_timeout_s: float = 5.0,
     ) -> Consumer:
-        """A consumer of `stream` whose next step is `start_step` >= 0.
+        """A consumer of `stream` whose next step is `start_step` >= 0, or "live": where the most consumers are now.
 
-        stop_step: iteration ends before it (None: never). hold_timeout_s: seconds that a request waits at the hold
-        limit before HoldLimitError. Raises UnknownStreamError, MemoryLimitError, SharedMemoryError.
+        stop_step: iteration ends before it (None: never). pace: what happens when this consumer holds others up:
+        "wait", they wait for it; "split", after patience_s seconds of it they go on without it. hold: batches that it
+        may keep unreleased at once, fewer than prefetch (None: 2, or what fits); hold_timeout_s: seconds that a request
+        waits at that limit before HoldLimitError. shard: (rank, world size), whose rows of each global batch it gets.
+        Raises UnknownStreamError, ArgumentError, MemoryLimitError, SharedMemoryError.
         """
-        start, stop = checked_span(start_step, stop_step)
-        number = next(self._numbers)
-        try:
-            opened = self._channel.request(
-                lambda request: Open(request, number, stream, start), Opened, self._timeout_s, f"opening {stream!r}"
-            )
-            link = Link(self, self._session, self._daemon_pidfd)
-            consumer = Consumer(link, number, opened, Span(stream, start, stop, hold_timeout_s))
-        except BaseException:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
-            self._channel.post(Close(0, number, []))
-            raise
+        live = start_step == "live"
+        start, stop = checked_span(0 if live else start_step, stop_step)
+        plan = Plan(stream, pace, _microseconds(patience_s), _checked_hold(hold), Shard(*shard), hold_timeout_s)
+        consumer = Consumer(self._gateway, plan, None if live else start, stop, self)
         self._consumers.add(consumer)
         return consumer
 
     def status(self, *, builds: bool = False) -> dict[str, Any]:
         """The daemon's streams, slots, workers and consumers; with `builds`, how often steps were built."""
-        report = self._channel.request(
-            lambda request: Status(request, builds), Report, self._timeout_s, "asking for the status"
-        )
-        return report.status
+        return self._gateway.request(lambda request: Status(request, builds), Report, "asking for the status").status
+
+    def tune(self, stream: str | None = None, **settings: Any) -> None:
+        """Change the running daemon: workers, memory_limit, evict_after_s, and of `stream` (None: of each) prefetch and
+        max_lanes. No byte of any batch depends on them. Raises ConfigurationError, ArgumentError, MemoryLimitError.
+        """
+        self._gateway.request_once(lambda request: Tune(request, stream or "", settings), Done, "changing settings")
 
     def stop_service(self) -> None:
         """Ask the daemon to end; it tells all its clients."""
-        self._channel.request(Stop, Done, self._timeout_s, "stopping the daemon")
+        self._gateway.request_once(Stop, Done, "stopping the daemon")
 
     def wait_for_end(self, timeout_s: float) -> bool:
         """Wait until the daemon's process has ended; false where it has not, or cannot be seen from here."""
-        return self._daemon_pidfd is not None and bool(select.select([self._daemon_pidfd], [], [], timeout_s)[0])
+        pidfd = self._gateway.daemon_pidfd
+        return pidfd is not None and bool(select.select([pidfd], [], [], timeout_s)[0])
 
     def close(self) -> None:
         """Close the consumers and the connection. Idempotent. Arrays that are alive stay valid."""
@@ -112,10 +106,7 @@ class Client:
         self._closed = True
         for consumer in list(self._consumers):
             consumer.close()
-        self._channel.close()
-        self._session.close()
-        if self._daemon_pidfd is not None:
-            os.close(self._daemon_pidfd)
+        self._gateway.close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,9 +122,28 @@ class Client:
             warnings.warn(f"the client of {self.endpoint} was not closed", ResourceWarning, stacklevel=2, source=self)
 
 
-def connect(endpoint: str | None = None, *, timeout_s: float = _TIMEOUT_S) -> Client:
+def _microseconds(patience_s: float) -> int:
+    if not 0 <= patience_s <= _MAX_PATIENCE_S:
+        raise ArgumentError(f"patience_s is {patience_s}; it must lie in [0, {_MAX_PATIENCE_S:.0f}] seconds")
+    return math.ceil(patience_s * 1e6)
+
+
+def _checked_hold(hold: int | None) -> int:
+    """As the message says it: 0 for the daemon's choice."""
+    try:
+        number = 0 if hold is None else index(hold)
+    except TypeError:
+        raise ArgumentError(f"hold is {hold!r}; it must be an integer of at least 1") from None
+    if number < 1 and hold is not None:
+        raise ArgumentError(f"hold is {number}; it must be an integer of at least 1")
+    return number
+
+
+def connect(endpoint: str | None = None, *, timeout_s: float = _TIMEOUT_S, reconnect_s: float = _RECONNECT_S) -> Client:
     """Connect to the daemon at `endpoint` (None: LOADER_SERVICE_ENDPOINT, else the default one of this user).
 
-    Waits up to `timeout_s` seconds for a daemon that is starting. Raises ServiceUnavailableError, EndpointError.
+    Waits up to `timeout_s` seconds for a daemon that is starting. When the daemon goes away, a request waits up to
+    `reconnect_s` seconds for one to come back under that endpoint, and each consumer goes on at its step. Raises
+    ServiceUnavailableError, EndpointError.
     """
-    return Client(endpoint or default_endpoint(), timeout_s)
+    return Client(endpoint or default_endpoint(), timeout_s, reconnect_s)

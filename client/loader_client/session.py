@@ -18,7 +18,8 @@ from typing import Any
 import zmq
 
 from loader_service.errors import ForkedClientError
-from loader_service.wire.protocol import Bye, Close, Message, Release, encode
+from loader_service.wire.messages import Bye, Close, Message, Release
+from loader_service.wire.protocol import encode
 
 __all__ = ["Lease", "Session"]
 
@@ -29,8 +30,7 @@ _JOIN_S = 5.0
 class Lease(weakref.ref[Any]):
     """A lease as the book keeps it: a weak reference to what numpy builds the arrays on, and where they lie."""
 
-    __slots__ = ("consumer", "lane", "step")
-    consumer: int
+    __slots__ = ("lane", "step")
     lane: int
     step: int
 
@@ -38,13 +38,13 @@ class Lease(weakref.ref[Any]):
 class Session:
     """Identity, context and lease book of one client.
 
-    The sockets of one client are told from another's by their first 16 bytes of identity. leases: lease number ->
-    Lease; consumers: number -> weak reference, so that one that is dropped without being closed is closed.
+    The sockets of one client are told from another's by their first 16 bytes of identity. leases: (consumer, lease
+    number) -> Lease; consumers: number -> weak reference, so that one that is dropped without being closed is closed.
     """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.leases: dict[int, Lease] = {}
+        self.leases: dict[tuple[int, int], Lease] = {}
         self.consumers: dict[int, weakref.ref[Any]] = {}
         self._pid = os.getpid()
         self._token = os.urandom(16)
@@ -78,17 +78,17 @@ class Session:
     def keep(self, number: int, memory: object, consumer: int, lane: int, step: int) -> None:
         """Book a lease that lasts as long as `memory` does."""
         lease = Lease(memory, self._deaths.put)
-        lease.consumer, lease.lane, lease.step = consumer, lane, step
-        self.leases[number] = lease
+        lease.lane, lease.step = lane, step
+        self.leases[consumer, number] = lease
 
     def enlist(self, number: int, consumer: object) -> None:
         """Book a consumer: it is closed when it is dropped."""
         self.consumers[number] = weakref.ref(consumer, self._deaths.put)
 
-    def held(self, consumer: int) -> dict[int, Lease]:
-        """The leases of a consumer whose memory is alive, by number."""
+    def held(self, consumer: int) -> dict[tuple[int, int], Lease]:
+        """The leases of a consumer whose memory is alive, by (consumer, number)."""
         found = list(self.leases.items())
-        return {number: lease for number, lease in found if lease.consumer == consumer and lease() is not None}
+        return {key: lease for key, lease in found if key[0] == consumer and lease() is not None}
 
     def close(self) -> None:
         """Say Bye as soon as no lease lives any more; waits for it if that is now. Idempotent."""
@@ -102,13 +102,13 @@ class Session:
         """The thread: tell what has died, until the session is closed and nothing is left to die."""
         while not (self._closed and not self.leases):
             self._deaths.get()
-            for number, lease in list(self.leases.items()):
+            for key, lease in list(self.leases.items()):
                 if lease() is None:
-                    _say(socket, Release(lease.consumer, [number]))
-                    self.leases.pop(number)
+                    _say(socket, Release(key[0], [key[1]]))
+                    self.leases.pop(key)
             for number, consumer in list(self.consumers.items()):
                 if consumer() is None:
-                    _say(socket, Close(0, number, list(self.held(number))))
+                    _say(socket, Close(0, number, [lease for _, lease in self.held(number)]))
                     self.consumers.pop(number, None)
         _say(socket, Bye())
         self._context.destroy(linger=_LINGER_MS)

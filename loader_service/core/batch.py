@@ -26,19 +26,21 @@ class _Hasher(Protocol):
 class Batch(Mapping[str, NDArray[Any]]):
     """A read-only mapping from tensor name to numpy array, with the place of the batch in the run.
 
-    step: global step g; epoch: g div S; step_in_epoch: g mod S. The arrays are read-only: another consumer may
-    be reading the same memory. `copy()` gives arrays of one's own.
+    step: global step g; epoch: g div S; step_in_epoch: g mod S; rows: how many samples stand in it. The arrays are
+    read-only: another consumer may be reading the same memory. `copy()` gives arrays of one's own.
 
     >>> batch = Batch({"labels": np.arange(3)}, step=7, epoch=1, step_in_epoch=2)
     >>> batch["labels"], batch.step
     (array([0, 1, 2]), 7)
     """
 
-    __slots__ = ("__weakref__", "_tensors", "epoch", "step", "step_in_epoch")
+    __slots__ = ("__weakref__", "_tensors", "epoch", "rows", "step", "step_in_epoch")
 
-    def __init__(self, tensors: Mapping[str, NDArray[Any]], step: int, epoch: int, step_in_epoch: int) -> None:
+    def __init__(
+        self, tensors: Mapping[str, NDArray[Any]], step: int, epoch: int, step_in_epoch: int, rows: int = 0
+    ) -> None:
         self._tensors: dict[str, NDArray[Any]] | None = dict(tensors)
-        self.step, self.epoch, self.step_in_epoch = step, epoch, step_in_epoch
+        self.step, self.epoch, self.step_in_epoch, self.rows = step, epoch, step_in_epoch, rows
 
     def _held(self) -> dict[str, NDArray[Any]]:
         if self._tensors is None:
@@ -76,7 +78,7 @@ class Batch(Mapping[str, NDArray[Any]]):
     def copy(self) -> Batch:
         """The same batch in memory of its own, writeable, independent of any ring slot."""
         tensors = {name: array.copy() for name, array in self._held().items()}
-        return Batch(tensors, self.step, self.epoch, self.step_in_epoch)
+        return Batch(tensors, self.step, self.epoch, self.step_in_epoch, self.rows)
 
     def __enter__(self) -> Self:
         self._held()

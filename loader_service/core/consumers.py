@@ -42,14 +42,21 @@ Answer = Grant | Failure
 class Consumer:
     """position: the step that it takes next; lane: None after a split, until it asks again; leases: lease -> segment.
 
-    debt_s: while it is out of a lane; split: it left its lane because it was overdue; evicted: why, else empty.
+    hold: as `terms` were understood when it was opened; debt_s: while it is out of a lane; split: it left its lane
+    because it was overdue; evicted: why, else empty.
     """
 
     position: int
     terms: Terms
+    hold: int = 1
     lane: Lane | None = None
     debt_s: float = 0.0
     split: bool = False
     closed: bool = False
     evicted: str = ""
     leases: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def least_prefetch(self) -> int:
+        """The smallest ring that keeps what it was promised: one slot more than a hold that it asked for."""
+        return self.hold if self.terms.hold is None else self.hold + 1

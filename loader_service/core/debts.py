@@ -28,25 +28,27 @@ class Debts:
     """The debts of the consumers in `rings`; see `core.pace` for what a debt is."""
 
     def __init__(self, rings: LaneSet, consumers: dict[int, Consumer], evict_after_s: float) -> None:
-        self._rings, self._consumers, self._evict_after_s = rings, consumers, evict_after_s
+        self._rings, self._consumers, self.evict_after_s = rings, consumers, evict_after_s
 
     def pass_time(self, elapsed_s: float) -> Iterator[tuple[int, str]]:
         """All was as it is for `elapsed_s` seconds: (consumer, why it is evicted; empty: it is split), one by one.
 
         Each is to be acted on before the next is asked for.
         """
-        blamed = self._blamed()
+        blamed, hoarders = self._blamed(), self._hoarders()
         for lane in self._rings.lanes.values():
-            lane.pass_time(elapsed_s)
-        for name in blamed:
+            lane.pass_time(elapsed_s, hoarders)
+        for name in hoarders:
             if self._consumers[name].lane is None:
                 self._consumers[name].debt_s += elapsed_s
         for name in blamed:
+            if name not in self._blamed():  # another has left, and nobody waits for this one any more
+                continue
             debt_s = self._debt_s(name)
             if debt_s >= self._consumers[name].terms.pace.limit_s and self._can_split(name):
                 yield name, ""
-            elif self._evict_after_s and debt_s >= self._evict_after_s:
-                yield name, f"others waited {debt_s:.1f} s for it, and evict_after_s is {self._evict_after_s}"
+            elif self.evict_after_s and debt_s >= self.evict_after_s:
+                yield name, f"others waited {debt_s:.1f} s for it, and evict_after_s is {self.evict_after_s}"
 
     def due_s(self) -> float | None:
         """In how many seconds somebody will be overdue, if nothing happens; None: nobody will."""
@@ -57,10 +59,13 @@ class Debts:
 
     def _blamed(self) -> list[int]:
         in_lanes = [name for lane in self._rings.lanes.values() for name in lane.blamed()]
-        return in_lanes + self._hoarders()
+        return list(dict.fromkeys(in_lanes + self._hoarders()))
 
     def _hoarders(self) -> list[int]:
-        """Those out of a lane whose leased segments stand where a step is demanded, with no memory for another."""
+        """Those whose leased segments stand where a step is demanded, with no memory for another.
+
+        They have left that lane, and are in none or in another: no split helps.
+        """
         pool = self._rings.pool
         lacking = {
             segment
@@ -69,9 +74,7 @@ class Debts:
             if pool.leased(segment := lane.ring.of(step).segment) and not pool.could_take(1)
         }
         return [
-            name
-            for name, known in self._consumers.items()
-            if lacking and known.lane is None and not lacking.isdisjoint(known.leases.values())
+            name for name, known in self._consumers.items() if lacking and not lacking.isdisjoint(known.leases.values())
         ]
 
     def _debt_s(self, name: int) -> float:
@@ -80,11 +83,11 @@ class Debts:
 
     def _limits_s(self, name: int) -> list[float]:
         """The debts at which something happens to one who is to blame."""
-        evict = [self._evict_after_s] if self._evict_after_s else []
+        evict = [self.evict_after_s] if self.evict_after_s else []
         return evict + ([self._consumers[name].terms.pace.limit_s] if self._can_split(name) else [])
 
     def _can_split(self, name: int) -> bool:
         known = self._consumers[name]
-        if known.terms.pace.waits or known.lane is None:
+        if known.terms.pace.waits or known.lane is None or name not in known.lane.blamed():
             return False
         return self._rings.could_leave(known.lane, known.lane.members[name])

@@ -9,7 +9,7 @@ clock, socket or memory: a segment is a name here, and time comes in as seconds 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from loader_service.core.pace import Pace, debt_after
@@ -92,12 +92,10 @@ class Lane:
         return member
 
     def want(self, consumer: int, step: int, demanded: bool) -> None:
-        """The member asks for `step`; one in the window is its position then, and what it skips is as if released."""
+        """The member asks for `step`, which is its position then: what it skips is as if released."""
         member = self.members[consumer]
-        member.wanted, member.demanded = step, demanded
-        if step in self.reach:
-            member.position = step
-            self._advance()
+        member.position, member.wanted, member.demanded = step, step, demanded
+        self._advance()
 
     def lease(self, consumer: int, step: int, lease: int) -> None:
         """The member takes `step`: it holds it until `release`, and its position is the next one."""
@@ -118,25 +116,37 @@ class Lane:
         return [
             name
             for name, member in self.members.items()
-            if member.demanded and member.wanted is not None and member.wanted not in self.reach
+            if member.demanded and member.wanted is not None and not self._comes(member.wanted)
         ]
 
     def blamed(self) -> list[int]:
         """The members for whom others wait: they stand at the base, and not because their own step is being built."""
         waiting = self.held_up()
+        if not waiting:
+            return []
         return [
             name
             for name, member in self.members.items()
-            if member.cursor == self.base
-            and any(other != name for other in waiting)
-            and not (member.demanded and member.wanted in self.reach)
+            if member.cursor == self.base and any(other != name for other in waiting) and not self._is_served(member)
         ]
 
-    def pass_time(self, elapsed_s: float) -> None:
-        """Debts grow, or are forgiven: this lane was in its present state for `elapsed_s` seconds."""
-        someone_waits, blamed = bool(self.held_up()), set(self.blamed())
+    def pass_time(self, elapsed_s: float, hoarders: Collection[int] = ()) -> None:
+        """Debts grow, or are forgiven: this lane was in its present state for `elapsed_s` seconds.
+
+        hoarders: those whom another lane waits for.
+        """
+        someone_waits, blamed = bool(self.held_up()), {*self.blamed(), *hoarders}
         for name, member in self.members.items():
             member.debt_s = debt_after(member.debt_s, elapsed_s, blamed=name in blamed, someone_waits=someone_waits)
+
+    def _comes(self, step: int) -> bool:
+        """Whether `step` can be built, is or was built, with the base where it is."""
+        return step in self.window or self.ring.state(step) is not SlotState.FREE
+
+    def _is_served(self, member: Member) -> bool:
+        """Whether its own step is being built: it cannot go on without it, or it holds nothing but its place."""
+        waits = member.demanded or member.cursor == member.position
+        return waits and member.wanted is not None and self._comes(member.wanted)
 
     # --- builds ------------------------------------------------------------------------------------------
 

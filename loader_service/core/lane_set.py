@@ -119,10 +119,9 @@ class LaneSet:
         return self._claim_of(lane, slot, claim.step)
 
     def ended(self, claim: Claim) -> Lane:
-        """A build has ended, and the ring knows how."""
+        """A build has ended, and the ring knows how: its lane, which may be done now."""
         lane = self.lanes[claim.lane]
         lane.ended(claim.step)
-        self.end_if_done(lane)
         return lane
 
     def _demanded(self) -> Iterator[tuple[int, Lane]]:
@@ -172,7 +171,7 @@ class LaneSet:
     def fit(self, lane: Lane) -> None:
         """Let a ring that is to have another size have it, if it can now."""
         missing = lane.missing_slots()
-        if missing == 0 or not lane.can_fit():
+        if missing == 0 or not lane.members or not lane.can_fit():
             return
         try:
             segments = self.pool.take_ring(missing) if missing > 0 else []

@@ -57,7 +57,7 @@ class StreamLanes:
         limits = limits or Limits()
         self.rings = LaneSet(prefetch, pool, limits.max_lanes)
         self.consumers: dict[int, Consumer] = {}
-        self._debts = Debts(self.rings, self.consumers, limits.evict_after_s)
+        self.debts = Debts(self.rings, self.consumers, limits.evict_after_s)
         self._lease_ids = iter(count() if lease_ids is None else lease_ids)
 
     @property
@@ -82,9 +82,9 @@ class StreamLanes:
         if consumer in self.consumers:
             raise IntegrityError(f"consumer {consumer} was opened twice")
         terms = terms or Terms()
-        terms.hold_in(self.prefetch)
+        hold = terms.hold_in(self.prefetch)
         position = self._live_step() if step is None else step
-        opened = Consumer(position, terms)
+        opened = Consumer(position, terms, hold)
         self._join(consumer, opened)
         self.consumers[consumer] = opened
         return position
@@ -104,6 +104,11 @@ class StreamLanes:
         answer = self._answer(consumer, asking)
         self.rings.fit(lane)
         return answer
+
+    def waits(self, consumer: int) -> bool:
+        """Whether it has asked for a step and has no answer yet."""
+        lane = self.consumers[consumer].lane
+        return lane is not None and lane.members[consumer].wanted is not None
 
     def demand(self, consumer: int, step: int) -> None:
         """What the consumer asked for ahead, it now cannot go on without; one that has its answer is ignored."""
@@ -153,17 +158,17 @@ class StreamLanes:
     def pass_time(self, elapsed_s: float) -> Passed:
         """All was as it is for `elapsed_s` seconds: who is overdue leaves its lane, or is put out."""
         passed = Passed()
-        for name, why in self._debts.pass_time(elapsed_s):
+        for name, why in self.debts.pass_time(elapsed_s):
             if why:
                 self.evict(name, why)
-                passed.evicted.append(name)
+                passed.evicted.extend([name] if name in self.consumers else [])  # a closed one has nobody to tell
             else:
                 self._split(name, passed)
         return passed
 
     def due_s(self) -> float | None:
         """In how many seconds somebody will be overdue, if nothing happens; None: nobody will."""
-        return self._debts.due_s()
+        return self.debts.due_s()
 
     # --- builds (claimed from `rings`) ---------------------------------------------------------------------
 
@@ -184,12 +189,10 @@ class StreamLanes:
 
     def retune(self, prefetch: int) -> None:
         """Let the rings have `prefetch` slots from now on. Raises ArgumentError, MemoryLimitError; no change then."""
-        holds = [one.terms.hold_in(self.prefetch) for one in self.consumers.values() if not one.closed]
-        if prefetch <= max(holds, default=0) and prefetch != self.prefetch:
-            raise ArgumentError(
-                f"prefetch is {prefetch} and a consumer may hold {max(holds)} batches; it must be larger than the "
-                "largest hold"
-            )
+        taking_part = [one for one in self.consumers.values() if not one.closed and not one.evicted]
+        least = max((one.least_prefetch for one in taking_part), default=1)
+        if prefetch < least:
+            raise ArgumentError(f"prefetch is {prefetch}; for what open consumers may hold it must be at least {least}")
         self.rings.retune(prefetch)
 
     # --- within ------------------------------------------------------------------------------------------
@@ -212,7 +215,8 @@ class StreamLanes:
 
     def _stays(self, asking: Consumer, lane: Lane, step: int) -> bool:
         """Whether it goes on in its lane: for its next step, or one of the window, unless it meets an older lane."""
-        if step != asking.position and step not in lane.window:
+        failed = lane.ring.state(asking.position) is SlotState.FAILED  # then its next step is the one after it
+        if step not in (asking.position, asking.position + failed) and step not in lane.window:
             return False
         met = self.rings.holding(step)
         return met is None or met.name >= lane.name or not self._may_merge(asking, met)

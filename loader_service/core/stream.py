@@ -124,7 +124,7 @@ class Stream:
         self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
         for tensor in tensors.values():
             tensor.flags.writeable = False
-        return Batch(tensors, as_index(step), context.epoch, context.step_in_epoch)
+        return Batch(tensors, as_index(step), context.epoch, context.step_in_epoch, len(context.indices))
 
     def layout(self, step: int) -> Layout:
         """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from loader_service.daemon.loop import Loop
+from loader_service.wire.messages import Hello
 from loader_service.wire.process import open_pidfd, pid_namespace
-from loader_service.wire.protocol import Hello
 
 __all__ = ["Client", "Clients", "token_of"]
 

@@ -16,7 +16,8 @@ import zmq
 from loader_service.daemon.loop import Loop
 from loader_service.errors import EndpointError, ProtocolError
 from loader_service.wire.endpoint import socket_path
-from loader_service.wire.protocol import CLIENT_MESSAGES, MAX_MESSAGE_BYTES, Error, Message, decode, encode, request_of
+from loader_service.wire.messages import CLIENT_MESSAGES, Error, Message
+from loader_service.wire.protocol import MAX_MESSAGE_BYTES, decode, encode, request_of
 
 __all__ = ["Front"]
 

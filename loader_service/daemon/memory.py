@@ -101,6 +101,13 @@ class SharedMemoryAllocator:
         self.used_bytes += memory.size
         return name
 
+    def fits(self, nbytes: int) -> bool:
+        """Whether `nbytes` more are within the limit and free."""
+        free = free_bytes()
+        return (not self.limit_bytes or self.used_bytes + nbytes <= self.limit_bytes) and (
+            free is None or nbytes <= free
+        )
+
     def check_ring(self, slots: int, slot_bytes: int) -> None:
         """Raises where a ring cannot be had at all, before any of it is made."""
         self._check_limit(slots * slot_bytes)

@@ -41,11 +41,15 @@ class StreamSpec(msgspec.Struct, frozen=True):
 
 
 class StreamFacts(msgspec.Struct, frozen=True):
-    """A stream as the worker made it. batch_bytes: of step 0, or None where that was not measured."""
+    """A stream as the worker made it. batch_bytes: of step 0, or None where that was not measured.
+
+    description: what the fingerprint is a digest of.
+    """
 
     name: str
     steps_per_epoch: int
     fingerprint: str
+    description: dict[str, Any]
     batch_bytes: int | None
 
 
@@ -109,12 +113,13 @@ class Need(msgspec.Struct, frozen=True, tag=True):
 
 
 class Built(msgspec.Struct, frozen=True, tag=True):
-    """The step is in its segment: its place in the run, its bytes, its layout as on the wire."""
+    """The step is in its segment: its place in the run, its bytes, its rows, its layout as on the wire."""
 
     task: int
     epoch: int
     step_in_epoch: int
     nbytes: int
+    rows: int
     layout: list[Any]
 
 

@@ -23,6 +23,7 @@ class ServedStream:
     number: int
     steps_per_epoch: int
     fingerprint: str
+    description: dict[str, Any]
     lanes: StreamLanes
     metrics: StreamMetrics = field(default_factory=StreamMetrics)
 
@@ -34,6 +35,7 @@ class ServedStream:
             "fingerprint": self.fingerprint,
             "steps_per_epoch": self.steps_per_epoch,
             "prefetch": self.lanes.prefetch,
+            "max_lanes": self.lanes.rings.max_lanes,
             "built": metrics.built,
             "failed": metrics.failed,
             "lost": metrics.lost,
@@ -48,15 +50,19 @@ class ServedStream:
     def consumer(self, number: int) -> dict[str, Any]:
         """One consumer of this stream: its position, its lane, the steps that it holds."""
         known = self.lanes.consumers[number]
-        held = [] if known.lane is None else sorted(known.lane.members[number].leases.values())
+        member = None if known.lane is None else known.lane.members[number]
         return {
             "consumer": number,
             "stream": self.name,
             "position": known.position,
             "lane": None if known.lane is None else known.lane.name,
-            "waits_for": known.wanted,
-            "holds": held,
+            "pace": known.terms.pace.policy,
+            "hold": known.terms.hold_in(self.lanes.prefetch),
+            "waits_for": None if member is None or not member.demanded else member.wanted,
+            "holds": [] if member is None else sorted(member.leases.values()),
             "leases": len(known.leases),
+            "held_others_up_s": round(known.debt_s if member is None else member.debt_s, 3),
+            "evicted": known.evicted,
         }
 
     def _lane(self, lane: Lane) -> dict[str, Any]:

@@ -28,15 +28,27 @@ from loader_service.daemon.messages import FromWorker, Started, StartFailed
 from loader_service.daemon.roster import Roster
 from loader_service.daemon.served import ServedStream
 from loader_service.daemon.supervisor import Supervisor, Worker
+from loader_service.daemon.tuning import apply, limits_of, retuned
 from loader_service.errors import FactoryError, LoaderServiceError, WorkerStartError, from_record
 from loader_service.wire.endpoint import default_endpoint, make_private_directory, socket_path
+from loader_service.wire.messages import (
+    Closing,
+    Done,
+    Error,
+    Hello,
+    Message,
+    Ping,
+    Report,
+    Status,
+    Stop,
+    Tune,
+    Welcome,
+)
 from loader_service.wire.process import pid_namespace
-from loader_service.wire.protocol import Closing, Done, Hello, Message, Ping, Report, Status, Stop, Welcome
 
 __all__ = ["Service"]
 
 _log = logging.getLogger("loader_service.service")
-_PING_S = 2.0
 _STOP_WORKERS_S = 2.0
 
 
@@ -88,8 +100,8 @@ class Service:
         self._await_workers(self._config.server.start_timeout_s)
         if self._end is None:
             streams = [self._serve(number, facts.name) for number, facts in enumerate(self._roster.facts)]
-            send = self._front.send
-            self._broker = Broker(streams, self._clients, self._supervisor, send, self._allocator.retired)
+            send, retired = self._front.send, self._allocator.retired
+            self._broker = Broker(streams, self._clients, self._supervisor, send, retired, self.loop)
             self._front.bind(self.endpoint)
             self._ping()
             self._ready(self.endpoint)
@@ -118,8 +130,8 @@ class Service:
             pool.fill()
         except LoaderServiceError as error:
             raise type(error)(f"stream {name!r} with prefetch {prefetch}: {error.message}") from error
-        lanes = StreamLanes(prefetch, pool, self._lease_numbers)
-        return ServedStream(name, number, facts.steps_per_epoch, facts.fingerprint, lanes)
+        lanes = StreamLanes(prefetch, pool, self._lease_numbers, limits_of(self._config, self._config.streams[name]))
+        return ServedStream(name, number, facts.steps_per_epoch, facts.fingerprint, facts.description, lanes)
 
     # --- messages of clients -------------------------------------------------------------------------------
 
@@ -131,17 +143,31 @@ class Service:
             self._front.send(identity_, Welcome(message.request, os.getpid(), pid_namespace(), streams))
         elif isinstance(message, Status):
             self._front.send(identity_, Report(message.request, self.report(message.builds)))
+        elif isinstance(message, Tune):
+            self._front.send(identity_, self._tune(message))
         elif isinstance(message, Stop):
             self._front.send(identity_, Done(message.request))
             self.stop("`loader-service stop`")
         else:
             self._broker.handle(identity_, message)
 
+    def _tune(self, message: Tune) -> Done | Error:
+        assert self._broker is not None  # the socket is bound after it exists
+        try:
+            config = retuned(self._config, message.stream, message.settings)
+            apply(config, list(self._broker.streams.values()), self._supervisor, self._allocator)
+        except LoaderServiceError as error:
+            return Error(message.request, error.to_record())
+        self._config = config
+        _log.info("set %s%s", message.settings, f" of stream {message.stream}" if message.stream else "")
+        self._broker.pump()
+        return Done(message.request)
+
     def _ping(self) -> None:
         for client in self._clients.unseen():
             if not self._front.send(client.identity, Ping()):
                 self._clients.lose(client)
-        self.loop.after(_PING_S, self._ping)
+        self.loop.after(self._config.server.heartbeat_s, self._ping)
 
     def _client_gone(self, client: Client) -> None:
         _log.info("client with pid %d is gone; its %d consumers end", client.pid, len(client.consumers))
@@ -188,7 +214,7 @@ class Service:
         """What `status` tells, as plain values."""
         assert self._broker is not None  # asked for over the socket
         consumers = [
-            consumer.stream.consumer(number) | {"pid": consumer.client.pid}
+            consumer.stream.consumer(number) | {"pid": consumer.client.pid, "shard": list(consumer.shard)}
             for number, consumer in self._broker.consumers.items()
         ]
         return {

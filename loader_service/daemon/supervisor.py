@@ -53,7 +53,7 @@ class Worker:
     """One place for a worker and the process in it.
 
     tasks: assigned and not finished, in order; later: broadcasts that wait until it reads again; deaths: since the
-    daemon started; streak: since the last success.
+    daemon started; streak: since the last success; leaving: it ends when its tasks have, and nobody takes its place.
     """
 
     number: int
@@ -67,6 +67,7 @@ class Worker:
     deaths: int = 0
     streak: int = 0
     failed_starts: int = 0
+    leaving: bool = False
 
     @property
     def pid(self) -> int | None:
@@ -77,7 +78,7 @@ class Worker:
         return {
             "worker": self.number,
             "pid": self.pid,
-            "state": "ready" if self.ready else "starting",
+            "state": "leaving" if self.leaving else "ready" if self.ready else "starting",
             "tasks": len(self.tasks),
             "built": self.built,
             "deaths": self.deaths,
@@ -98,6 +99,7 @@ class Supervisor:
     def __init__(self, loop: Loop, watcher: Watcher, count: int, start: Callable[[int], Start]) -> None:
         self._loop, self._watcher, self._start = loop, watcher, start
         self.workers = [Worker(number) for number in range(count)]
+        self._dismissed: list[subprocess.Popen[bytes]] = []
         self._stopping = False
 
     def spawn_all(self) -> None:
@@ -106,7 +108,7 @@ class Supervisor:
 
     def next_free(self) -> Worker | None:
         """The ready worker with the fewest tasks, if it can take one more."""
-        ready = [worker for worker in self.workers if worker.ready and len(worker.tasks) < _AHEAD]
+        ready = [one for one in self.workers if one.ready and not one.leaving and len(one.tasks) < _AHEAD]
         return min(ready, key=lambda worker: len(worker.tasks), default=None)
 
     def assign(self, worker: Worker, build: Build) -> None:
@@ -126,6 +128,17 @@ class Supervisor:
                 worker.later.append(message)
                 self._send_later(worker, 0)
 
+    def resize(self, count: int) -> None:
+        """Have `count` workers: new ones are started; those too many end as soon as they have done their tasks."""
+        staying = [worker for worker in self.workers if not worker.leaving]
+        for worker in staying[count:]:
+            worker.leaving = True
+            self._dismiss_if_done(worker)
+        first = max((worker.number for worker in self.workers), default=-1) + 1
+        for number in range(first, first + count - len(staying)):
+            self.workers.append(Worker(number))
+            self._spawn(self.workers[-1])
+
     def give_up(self, worker: Worker, how: str) -> None:
         """Let nobody take this worker's place."""
         worker.failed_starts = _MAX_FAILED_STARTS
@@ -137,15 +150,15 @@ class Supervisor:
         for worker in self.workers:
             self._disconnect(worker)
         deadline = self._loop.clock() + timeout_s
-        for worker in self.workers:
-            if worker.process is not None:
+        for process in [*self._dismissed, *(worker.process for worker in self.workers)]:
+            if process is not None:
                 with suppress(subprocess.TimeoutExpired):
-                    worker.process.wait(max(0.01, deadline - self._loop.clock()))
-                worker.process.kill()
-                worker.process.wait()
+                    process.wait(max(0.01, deadline - self._loop.clock()))
+                process.kill()
+                process.wait()
 
     def _spawn(self, worker: Worker) -> None:
-        if self._stopping:
+        if self._stopping or worker not in self.workers:
             return
         try:
             self._launch(worker)
@@ -185,6 +198,21 @@ class Supervisor:
         elif isinstance(message, StartFailed):
             worker.failed_starts = _MAX_FAILED_STARTS  # the same code would fail again
         self._watcher.worker_said(worker, message)
+        self._dismiss_if_done(worker)
+
+    def _dismiss_if_done(self, worker: Worker) -> None:
+        """A leaving worker without tasks hears the end of its connection, and ends."""
+        if worker.leaving and not worker.tasks and worker in self.workers:
+            self._disconnect(worker)
+            if worker.process is not None:
+                self._dismissed.append(worker.process)
+            self.workers.remove(worker)
+            self._reap_dismissed()
+
+    def _reap_dismissed(self) -> None:
+        self._dismissed = [process for process in self._dismissed if process.poll() is None]
+        if self._dismissed and not self._stopping:
+            self._loop.after(_EXIT_S, self._reap_dismissed)
 
     def _send_later(self, worker: Worker, limit: int) -> None:
         """Send the oldest `limit` of what waits, all to a worker that is idle."""
@@ -215,7 +243,9 @@ class Supervisor:
         self._disconnect(worker)
         _log.warning("%s%s", how, f"; {len(tasks)} steps are built again" if tasks else "")
         self._watcher.worker_died(worker, tasks, how)
-        if worker.failed_starts < _MAX_FAILED_STARTS:
+        if worker.leaving:
+            self.workers.remove(worker)
+        elif worker.failed_starts < _MAX_FAILED_STARTS:
             self._loop.after(self._backoff_s(worker), lambda: self._spawn(worker))
         elif all(one.failed_starts >= _MAX_FAILED_STARTS for one in self.workers):
             self._watcher.workers_gone(how)

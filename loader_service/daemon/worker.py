@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.core.batch import Batch
 from loader_service.core.layout import Layout
 from loader_service.core.stream import Stream
 from loader_service.daemon.factory import load_stream
@@ -79,7 +80,7 @@ class Worker:
             return Failed(
                 build.task, _trimmed(BuildError(build.step, type(error).__name__, str(error), trace)).to_record()
             )
-        built = target.commit(batch.epoch, batch.step_in_epoch)
+        built = target.commit(batch)
         batch.release()
         return built
 
@@ -126,10 +127,11 @@ class _Target:
         self._segment.begin(self._build.step, self._generation)
         return self._segment.payload[: layout.nbytes]
 
-    def commit(self, epoch: int, step_in_epoch: int) -> Built:
+    def commit(self, batch: Batch) -> Built:
         assert self._segment is not None  # build_into allocates before it returns
         self._segment.commit(self._build.step, self._generation, self._layout.nbytes)
-        return Built(self._build.task, epoch, step_in_epoch, self._layout.nbytes, self._layout.to_wire())
+        place = (batch.epoch, batch.step_in_epoch)
+        return Built(self._build.task, *place, self._layout.nbytes, batch.rows, self._layout.to_wire())
 
 
 def _trimmed(error: BuildError) -> BuildError:
@@ -143,7 +145,7 @@ def _facts(spec: StreamSpec, stream: Stream) -> StreamFacts:
     if spec.measure:
         with contextlib.suppress(BuildError):  # it comes again, to the consumer, at its step
             batch_bytes = stream.layout(0).nbytes
-    return StreamFacts(spec.name, stream.steps_per_epoch, stream.fingerprint, batch_bytes)
+    return StreamFacts(spec.name, stream.steps_per_epoch, stream.fingerprint, stream.description, batch_bytes)
 
 
 def _start(connection: Connection, start: Start) -> list[Stream] | None:

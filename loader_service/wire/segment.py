@@ -43,14 +43,16 @@ def _map(name: str, writeable: bool) -> mmap.mmap:
 class Segment:
     """One mapped segment. The mapping ends when the last array over `memory` dies.
 
-    memory: uint8 [size of the segment], read-only unless opened writeable; payload: what follows the header.
+    memory: uint8 [size of the segment], read-only unless opened writeable; payload: what follows the header, which in
+    this process begins at `address`.
     """
 
-    __slots__ = ("memory", "name", "payload")
+    __slots__ = ("address", "memory", "name", "payload")
 
     def __init__(self, name: str, memory: NDArray[np.uint8]) -> None:
         self.name, self.memory = name, memory
         self.payload = memory[HEADER_BYTES:]
+        self.address = int(self.payload.ctypes.data)
 
     @classmethod
     def open(cls, name: str, *, writeable: bool = False) -> Segment:
@@ -63,11 +65,6 @@ class Segment:
                 "machine, as its user, with the same /dev/shm (containers: share the IPC namespace)"
             ) from error
         return cls(name, np.frombuffer(mapping, np.uint8))
-
-    @property
-    def address(self) -> int:
-        """Where the payload begins in this process."""
-        return int(self.payload.ctypes.data)
 
     def begin(self, step: int, generation: int) -> None:
         """Mark the segment as being written."""

@@ -3,91 +3,34 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections import Counter
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from loader_service.core.lanes import Claim, Failure, Grant
-from loader_service.errors import ConsumerClosedError, IntegrityError, MemoryLimitError
+from loader_service.core.consumers import Failure, Grant
+from loader_service.core.debts import Limits
+from loader_service.errors import ConsumerClosedError, IntegrityError
+from tests.core.lanes_events import EVENTS, PREFETCH, claim_all, happen, sorted_builds, take
 from tests.core.lanes_model import World
 
-PREFETCH = [1, 2, 3, 4, 5, 8]
-Event = Callable[[World, int, int], object]
-
-
-def pick(among: Iterable[int], which: int) -> int:
-    return (ordered := sorted(among))[which % len(ordered)]
-
-
-def to_consumer(event: Event) -> Event:
-    """`event` for an open consumer, if there is one."""
-    return lambda world, which, n: world.position and event(world, pick(world.position, which), n)
-
-
-def to_build(event: Callable[[World, Claim, int], object]) -> Event:
-    """`event` for a build in flight, if there is one."""
-    return lambda world, which, n: world.builds and event(world, sorted_builds(world)[which % len(world.builds)], n)
-
-
-def to_view(event: Event) -> Event:
-    """`event` for the holder and the lease of a live view, if there is one."""
-
-    def happens(world: World, which: int, _: int) -> object:
-        lease = pick(world.views, which) if world.views else -1
-        return lease in world.views and event(world, world.views[lease][0], lease)
-
-    return happens
-
-
-def sorted_builds(world: World) -> list[Claim]:
-    return [world.builds[key] for key in sorted(world.builds)]
-
-
-def ask_within_window(world: World, consumer: int, offset: int) -> None:
-    lane = world.lane_of(consumer)
-    world.ask(consumer, None if lane is None else lane.window[offset % world.prefetch])
-
-
-EVENTS: dict[str, tuple[int, Event]] = {
-    "opens": (2, lambda world, _, step: len(world.position) < 5 and world.open(step)),
-    "opens beside": (2, to_consumer(lambda world, consumer, n: world.open(world.position[consumer] + n % 3))),
-    "asks": (20, to_consumer(lambda world, consumer, _: world.ask(consumer))),
-    "asks within the window": (2, to_consumer(ask_within_window)),
-    "seeks": (1, to_consumer(lambda world, consumer, step: world.ask(consumer, step))),
-    "releases": (12, to_view(lambda world, holder, lease: world.release(holder, lease))),
-    "releases anything": (1, lambda world, consumer, lease: world.release(consumer, lease)),
-    "closes": (2, to_consumer(lambda world, consumer, _: world.close(consumer))),
-    "closes again": (1, to_view(lambda world, holder, _: world.close(holder))),
-    "loses a client": (1, to_consumer(lambda world, consumer, _: world.drop(consumer))),
-    "loses a holder": (1, to_view(lambda world, holder, _: world.drop(holder))),
-    "claims": (30, lambda world, _, __: world.claim()),
-    "builds": (30, to_build(lambda world, claim, _: world.built(claim))),
-    "fails": (1, to_build(lambda world, claim, _: world.failed(claim))),
-    "loses a worker": (1, to_build(lambda world, claim, _: world.aborted(claim))),
-    "needs more": (1, to_build(lambda world, claim, n: world.larger(claim, 200 * n))),
-    "settles": (3, lambda world, _, __: world.settle()),
-    "finishes": (0, lambda world, _, __: world.finish()),
-}
-"""Name -> (weight, event). The two numbers pick a consumer, build or view, and a step, offset or size."""
-
-
-def happen(world: World, name: str, which: int, n: int) -> None:
-    try:
-        EVENTS[name][1](world, which, n)
-    except MemoryLimitError:
-        world.tally["refused"] += 1
-        world.check()
+HAPPENS = {"Grant", "Failure", "refused", "replaced", "shared", "split", "merged", "evicted", "live"}
+HAPPENS |= {"retuned up", "retuned down", "waits for a spare"}
 
 
 class AnyOrder(RuleBasedStateMachine):
     """`World` checks after each event, and at the end that nobody waits and nothing is left."""
 
-    @initialize(prefetch=st.sampled_from(PREFETCH), rings=st.integers(1, 3), spare=st.integers(0, 2))
-    def begin(self, prefetch: int, rings: int, spare: int) -> None:
-        self.world = World(prefetch, rings * prefetch + spare)
+    @initialize(
+        prefetch=st.sampled_from(PREFETCH),
+        rings=st.integers(1, 4),
+        spare=st.integers(0, 2),
+        limits=st.builds(Limits, st.sampled_from([0, 0, 1, 2]), st.sampled_from([0.0, 0.0, 0.5, 2.0])),
+    )
+    def begin(self, prefetch: int, rings: int, spare: int, limits: Limits) -> None:
+        self.world = World(prefetch, rings * prefetch + spare, limits)
 
     @rule(name=st.sampled_from(list(EVENTS)), which=st.integers(0, 7), n=st.integers(0, 24))
     def event(self, name: str, which: int, n: int) -> None:
@@ -99,28 +42,19 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
 
 
-@pytest.mark.parametrize("prefetch", [1, 2, 4, 5])
+@pytest.mark.parametrize("prefetch", PREFETCH)
 def test_a_hundred_thousand_random_events_break_nothing(prefetch: int) -> None:
-    rng, world = random.Random(prefetch), World(prefetch, 4 * prefetch)
-    for name in rng.choices(list(EVENTS), [weight for weight, _ in EVENTS.values()], k=25_000):
-        happen(world, name, rng.randrange(8), rng.randrange(25))
-    world.end()
-    assert world.tally.keys() >= {"Grant", "Failure", "refused", "replaced", "shared", "waits for a spare"}
-
-
-def take(world: World, consumer: int, step: int | None = None) -> Grant:
-    """Ask, build all that can be built; what the consumer got."""
-    world.ask(consumer, step)
-    world.settle()
-    return [grant for holder, grant in world.views.values() if holder == consumer][-1]
-
-
-def claim_all(world: World) -> list[int]:
-    """Claim until there is no more to claim: the steps, in the order of the claims."""
-    return [claim.step for claim in iter(world.claim, None)]
+    rng, tally = random.Random(prefetch), Counter[str]()
+    for rings, evict_after_s in ((2, 0.0), (3, 0.0), (3, 2.0), (4, 2.0)):
+        world = World(prefetch, rings * prefetch, Limits(0, evict_after_s))
+        for name in rng.choices(list(EVENTS), [weight for weight, _ in EVENTS.values()], k=5_000):
+            happen(world, name, rng.randrange(8), rng.randrange(25))
+        world.end()
+        tally += world.tally
+    assert tally.keys() >= HAPPENS
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)

@@ -15,7 +15,7 @@ from loader_service.daemon.loop import Loop
 from loader_service.daemon.messages import Build, Built, Failed, ToWorker
 from loader_service.daemon.served import ServedStream
 from loader_service.errors import BuildError, LoaderServiceError, MemoryLimitError, from_record
-from loader_service.wire.protocol import Close, Error, Get, Hello, Message, Open, Opened, Ready
+from loader_service.wire.messages import Close, Error, Get, Hello, Message, Open, Opened, Ready
 
 __all__ = ["PAGE", "Desk", "FakeWorker", "identity"]
 

@@ -13,7 +13,7 @@ from loader_service.errors import (
     ServiceClosedError,
     UnknownStreamError,
 )
-from loader_service.wire.protocol import (
+from loader_service.wire.messages import (
     Bye,
     Close,
     Closing,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loader_service.daemon.messages import Denied, Failed, Larger, Need, Retire
 from loader_service.errors import BuildError, ConsumerClosedError, MemoryLimitError
-from loader_service.wire.protocol import Bye, Close, Get, Hello, Message, Open, Ready, Release
+from loader_service.wire.messages import Bye, Close, Get, Hello, Message, Open, Ready, Release
 from tests.daemon.broker_desk import PAGE, Desk, identity
 
 

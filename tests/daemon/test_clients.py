@@ -13,8 +13,8 @@ import pytest
 
 from loader_service.daemon.clients import Client, Clients, token_of
 from loader_service.daemon.loop import Loop
+from loader_service.wire.messages import Hello
 from loader_service.wire.process import pid_namespace
-from loader_service.wire.protocol import Hello
 
 TOKEN = bytes(range(16))
 OTHER = bytes(range(1, 17))

@@ -14,20 +14,8 @@ import zmq
 from loader_service.daemon.front import Front
 from loader_service.daemon.loop import Loop
 from loader_service.errors import EndpointError, ProtocolError, from_record
-from loader_service.wire.protocol import (
-    DAEMON_MESSAGES,
-    MAX_MESSAGE_BYTES,
-    VERSION,
-    Bye,
-    Done,
-    Error,
-    Get,
-    Message,
-    Ping,
-    Stop,
-    decode,
-    encode,
-)
+from loader_service.wire.messages import DAEMON_MESSAGES, Bye, Done, Error, Get, Message, Ping, Stop
+from loader_service.wire.protocol import MAX_MESSAGE_BYTES, VERSION, decode, encode
 
 
 class Desk:

@@ -21,7 +21,8 @@ import zmq
 import loader_client
 from loader_service import LocalService
 from loader_service.errors import AlreadyRunningError, ServiceClosedError
-from loader_service.wire.protocol import DAEMON_MESSAGES, VERSION, Error, decode
+from loader_service.wire.messages import DAEMON_MESSAGES, Error
+from loader_service.wire.protocol import VERSION, decode
 from tests.e2e.harness import ROOT, digests, eventually, service
 from tests.e2e.streams import small
 

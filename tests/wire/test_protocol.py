@@ -14,28 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader_service.errors import ArgumentError, ProtocolError
-from loader_service.wire import protocol
-from loader_service.wire.protocol import CLIENT_MESSAGES, DAEMON_MESSAGES, VERSION, Message, decode, encode, request_of
+from loader_service.wire import messages
+from loader_service.wire.messages import CLIENT_MESSAGES, DAEMON_MESSAGES, Message
+from loader_service.wire.protocol import VERSION, decode, encode, request_of
 
 LARGEST = 2**63 - 1
 LONGEST_TEXT = "é" * 65536
 EXAMPLES: list[Any] = [
-    protocol.Hello(1, 4242, 4026531836),
-    protocol.Open(2, 1, "train", LARGEST),
-    protocol.Get(3, 1, 0, [5, LARGEST]),
-    protocol.Release(1, [5, 6, 7]),
-    protocol.Close(4, 1, []),
-    protocol.Bye(),
-    protocol.Status(5, True),
-    protocol.Stop(6),
-    protocol.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"]),
-    protocol.Opened(2, 8, 1000, "0" * 64),
-    protocol.Ready(3, 5, 0, 12, 1, 2, 4, "lsv-1-2-3-4", 9, 128, [["images", "<f4", [2, 1, 8, 8], 0]]),
-    protocol.Report(5, {"pid": 1, "streams": [{"name": "train"}], "memory_bytes": 0}),
-    protocol.Done(6),
-    protocol.Error(7, ArgumentError("batch_size is 0").to_record()),
-    protocol.Closing("SIGTERM"),
-    protocol.Ping(),
+    messages.Hello(1, 4242, 4026531836),
+    messages.Open(2, 1, "train", LARGEST),
+    messages.Get(3, 1, 0, [5, LARGEST]),
+    messages.Release(1, [5, 6, 7]),
+    messages.Close(4, 1, []),
+    messages.Bye(),
+    messages.Status(5, True),
+    messages.Stop(6),
+    messages.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"]),
+    messages.Opened(2, 8, 1000, "0" * 64),
+    messages.Ready(3, 5, 0, 12, 1, 2, 4, "lsv-1-2-3-4", 9, 128, [["images", "<f4", [2, 1, 8, 8], 0]]),
+    messages.Report(5, {"pid": 1, "streams": [{"name": "train"}], "memory_bytes": 0}),
+    messages.Done(6),
+    messages.Error(7, ArgumentError("batch_size is 0").to_record()),
+    messages.Closing("SIGTERM"),
+    messages.Ping(),
 ]
 KINDS = [message.kind for message in EXAMPLES]
 BOTH = CLIENT_MESSAGES | DAEMON_MESSAGES
@@ -138,13 +139,13 @@ def test_a_side_takes_only_what_the_other_sends(message: Message) -> None:
 )
 def test_an_unknown_kind_is_told_in_short(kind: Any, told: str) -> None:
     with pytest.raises(ProtocolError, match=f"the message's kind is {told}") as caught:
-        decode([VERSION + packed(protocol.Bye(), kind=kind)], CLIENT_MESSAGES)
+        decode([VERSION + packed(messages.Bye(), kind=kind)], CLIENT_MESSAGES)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("count", [0, 2, 3])
 def test_a_message_has_one_frame(count: int) -> None:
-    frames = [*encode(protocol.Bye()), b"", b""][:count]
+    frames = [*encode(messages.Bye()), b"", b""][:count]
     with pytest.raises(ProtocolError, match=f"has {count} frames; it must have 1"):
         decode(frames, CLIENT_MESSAGES)
 
@@ -152,7 +153,7 @@ def test_a_message_has_one_frame(count: int) -> None:
 @pytest.mark.parametrize("version", [b"", b"loader-service/2\n", b"\0" + VERSION, b"x" * 100_000, b"\xff\xfe"])
 def test_another_version_is_told_with_both(version: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"loader-service/1.*same release") as caught:
-        decode([version + encode(protocol.Bye())[0].removeprefix(VERSION)], CLIENT_MESSAGES)
+        decode([version + encode(messages.Bye())[0].removeprefix(VERSION)], CLIENT_MESSAGES)
     assert len(str(caught.value)) < 300
 
 
@@ -181,7 +182,7 @@ def test_another_version_is_told_with_both(version: bytes) -> None:
         (b"\xd6\xff\0\0\0\0", "is a Timestamp"),
         (b"\xc7\x0c\xff" + b"\xff" * 12, "message"),
         (b"\x81\xa4kind\xd4\x05x", "kind is ExtType"),
-        (packed(protocol.Close(1, 1, []), consumer=msgpack.ExtType(5, b"")), "field consumer"),
+        (packed(messages.Close(1, 1, []), consumer=msgpack.ExtType(5, b"")), "field consumer"),
     ],
 )
 def test_what_is_no_map_of_texts_is_refused(payload: bytes, told: str) -> None:
@@ -212,14 +213,14 @@ def test_a_truncated_message_is_refused_at_every_length(message: Message) -> Non
 @pytest.mark.parametrize(
     ("frames", "number"),
     [
-        ([VERSION + packed(protocol.Get(7, 1, 0, []), step=2**63)], 7),
-        ([VERSION + packed(protocol.Get(LARGEST, 1, 0, []), kind="got")], LARGEST),
-        ([b"another version\n" + packed(protocol.Get(7, 1, 0, []))], 7),
-        ([VERSION + packed(protocol.Get(7, 1, 0, []), request=-1)], 0),
-        ([VERSION + packed(protocol.Get(7, 1, 0, []), request=True)], 0),
-        ([VERSION + packed(protocol.Get(7, 1, 0, []), request=2**63)], 0),
-        ([VERSION + packed(protocol.Bye())], 0),
-        ([VERSION + packed(protocol.Get(7, 1, 0, []))[:-1]], 0),
+        ([VERSION + packed(messages.Get(7, 1, 0, []), step=2**63)], 7),
+        ([VERSION + packed(messages.Get(LARGEST, 1, 0, []), kind="got")], LARGEST),
+        ([b"another version\n" + packed(messages.Get(7, 1, 0, []))], 7),
+        ([VERSION + packed(messages.Get(7, 1, 0, []), request=-1)], 0),
+        ([VERSION + packed(messages.Get(7, 1, 0, []), request=True)], 0),
+        ([VERSION + packed(messages.Get(7, 1, 0, []), request=2**63)], 0),
+        ([VERSION + packed(messages.Bye())], 0),
+        ([VERSION + packed(messages.Get(7, 1, 0, []))[:-1]], 0),
         ([VERSION], 0),
         ([b""], 0),
         ([], 0),
@@ -242,7 +243,7 @@ class Trap:
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_pickle_is_never_loaded(tmp_path: Path, wrapped: bool) -> None:
     trap = pickle.dumps(Trap(tmp_path / "sprung"))
-    payload = packed(protocol.Close(1, 1, []), consumer=trap) if wrapped else trap
+    payload = packed(messages.Close(1, 1, []), consumer=trap) if wrapped else trap
     with pytest.raises(ProtocolError):
         decode([VERSION + payload], CLIENT_MESSAGES)
     assert not (tmp_path / "sprung").exists()

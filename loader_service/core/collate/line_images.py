@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loader_service.core.buffers import scratch
 from loader_service.core.collate.collator import BatchContext, Padding, SlotError, settle_multiple
-from loader_service.core.layout import Layout, align
+from loader_service.core.layout import Layout, align, ragged
 from loader_service.core.rng import STREAM_AUGMENTATION, SampleRng, derive_slots
 from loader_service.core.rng_array import RngArray
 from loader_service.core.sample import ImageSample
@@ -67,7 +67,7 @@ class ImageBatchCollator:
             [
                 ("images", np.float32, (count, channels, height, width)),
                 ("widths", np.int32, (count,)),
-                ("targets", np.int32, (sum(len(sample.target) for sample in samples),)),
+                ("targets", np.int32, (sum(len(sample.target) for sample in samples),), ragged("target_lengths")),
                 ("target_lengths", np.int32, (count,)),
                 ("labels", np.int32, (count,)),
                 ("indices", np.int32, (count,)),

@@ -1,0 +1,178 @@
+"""The way to a daemon, and back to the one that takes its place.
+
+Owns `Gateway`, `Plan` and `Opening`. Invariant: a consumer belongs to the daemon of one `generation`; when that daemon
+is gone, whoever notices first greets the next one, and the others find the generation risen. Fails with
+ServiceUnavailableError (nobody answers at first), ServiceClosedError (nobody came back within the deadline).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import TypeVar
+
+from loader_client.channel import Channel
+from loader_client.session import Session
+from loader_service.core.shards import Shard
+from loader_service.errors import DeadlineError, ServiceClosedError, ServiceUnavailableError
+from loader_service.wire.endpoint import socket_path
+from loader_service.wire.messages import Close, Hello, Message, Open, Opened, Welcome
+from loader_service.wire.process import open_pidfd, pid_namespace
+
+__all__ = ["Gateway", "Opening", "Plan"]
+
+_Reply = TypeVar("_Reply", bound=Message)
+_ATTEMPT_S = 1.0
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a stream is read; see `Client.open`. hold: 0 for what the daemon chooses."""
+
+    stream: str
+    pace: str
+    patience_us: int
+    hold: int
+    shard: Shard
+    hold_timeout_s: float
+
+
+def _open(plan: Plan, start_step: int | None, number: int, request: int) -> Open:
+    return Open(
+        request=request,
+        consumer=number,
+        stream=plan.stream,
+        start_step=start_step or 0,
+        live=start_step is None,
+        pace=plan.pace,
+        patience_us=plan.patience_us,
+        hold=plan.hold,
+        rank=plan.shard.rank,
+        world=plan.shard.world,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an open brought: the consumer's number, the daemon's answer, a connection, the daemon's generation."""
+
+    number: int
+    opened: Opened
+    channel: Channel
+    generation: int
+
+
+class Gateway:
+    """One client's connection to whichever daemon serves at `endpoint`.
+
+    timeout_s: for an answer, and for the daemon to be there at first; reconnect_s: for one to be back.
+    """
+
+    def __init__(self, endpoint: str, timeout_s: float, reconnect_s: float) -> None:
+        self._path = socket_path(endpoint)
+        self.endpoint, self.timeout_s, self.reconnect_s = endpoint, timeout_s, reconnect_s
+        self.session = Session(endpoint)
+        self.generation = 0
+        self.closed = False
+        self.daemon_pid = 0
+        self.daemon_pidfd: int | None = None
+        self.streams: tuple[str, ...] = ()
+        self._numbers = count(1)
+        self._lock = threading.Lock()
+        self._channel = Channel(self.session)
+
+    def greet(self) -> None:
+        """Say Hello to the first daemon. Raises ServiceUnavailableError."""
+        try:
+            self._greet(self._channel, self.timeout_s)
+        except (DeadlineError, ServiceClosedError):
+            raise ServiceUnavailableError(
+                f"no daemon answered at {self.endpoint} within {self.timeout_s} s; start one with "
+                "`loader-service serve CONFIG.toml`, or name its endpoint"
+            ) from None
+
+    def request(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
+        """One request that may be repeated, to the daemon of now or the next one. Raises what it answers."""
+        generation = self.generation
+        try:
+            return self._channel.request(make, answer, self.timeout_s, what)
+        except ServiceClosedError:
+            self.revive(generation, time.monotonic() + self.reconnect_s)
+            return self._channel.request(make, answer, self.timeout_s, what)
+
+    def request_once(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
+        """One request to the daemon of now only."""
+        return self._channel.request(make, answer, self.timeout_s, what)
+
+    def open(self, plan: Plan, start_step: int | None) -> Opening:
+        """A consumer at `start_step`, None for live. Raises what the daemon answers."""
+        while True:
+            generation, number = self.generation, next(self._numbers)
+            try:
+                opened = self.request(partial(_open, plan, start_step, number), Opened, f"opening {plan.stream!r}")
+                if generation == self.generation:  # else it may be open at a daemon that is gone
+                    channel = Channel(self.session)
+                    channel.watch(self.daemon_pidfd)
+                    return Opening(number, opened, channel, generation)
+            except BaseException:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
+                self.forget(number)
+                raise
+            self.forget(number)
+
+    def forget(self, number: int) -> None:
+        """Close a consumer that nobody reads any more."""
+        self.session.consumers.pop(number, None)
+        self._channel.post(Close(0, number, [lease for _, lease in self.session.held(number)]))
+
+    def revive(self, generation: int, deadline: float, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Greet the daemon that takes the place of that of `generation`. Raises ServiceClosedError at the deadline."""
+        with self._lock:
+            if self.generation != generation:
+                return
+            while not (self.closed or given_up()) and self._path.parent.is_dir():
+                left_s = deadline - time.monotonic()
+                channel = Channel(self.session)
+                try:
+                    self._greet(channel, max(0.0, min(left_s, _ATTEMPT_S)))
+                except (DeadlineError, ServiceClosedError):
+                    channel.close()
+                else:
+                    self._channel.close()
+                    self._channel, self.generation = channel, generation + 1
+                    return
+                if left_s <= 0:
+                    break
+                time.sleep(_PAUSE_S)
+            raise ServiceClosedError(
+                f"the daemon at {self.endpoint} is gone, and none took its place in time; start it and ask again"
+                if not self.closed
+                else "this client is closed; connect again"
+            )
+
+    def close(self) -> None:
+        """End the connection. Idempotent."""
+        self.closed = True
+        self._channel.close()
+        self.session.close()
+        if self.daemon_pidfd is not None:
+            os.close(self.daemon_pidfd)
+            self.daemon_pidfd = None
+
+    def _greet(self, channel: Channel, timeout_s: float) -> None:
+        welcome = channel.request(
+            lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, timeout_s, "connecting"
+        )
+        visible = welcome.pid_namespace == pid_namespace() != 0
+        old, self.daemon_pidfd = self.daemon_pidfd, open_pidfd(welcome.pid) if visible else None
+        with suppress(OSError):
+            if old is not None:
+                os.close(old)
+        self.streams, self.daemon_pid = tuple(welcome.streams), welcome.pid
+        channel.watch(self.daemon_pidfd)

@@ -1,0 +1,63 @@
+"""Settings that can change while the daemon runs, because no byte of any batch depends on them.
+
+Owns `retuned` (checks, as the configuration file is checked) and `apply`. Invariant: a change that is refused has
+changed nothing. Fails with ConfigurationError, UnknownStreamError, ArgumentError, MemoryLimitError.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loader_service.core.debts import Limits
+from loader_service.daemon.config import Config, StreamConfig
+from loader_service.daemon.memory import SharedMemoryAllocator
+from loader_service.daemon.served import ServedStream
+from loader_service.daemon.supervisor import Supervisor
+from loader_service.errors import ConfigurationError, LoaderServiceError, UnknownStreamError
+
+__all__ = ["OF_A_STREAM", "OF_THE_SERVER", "apply", "limits_of", "retuned"]
+
+OF_THE_SERVER = ("workers", "memory_limit", "evict_after_s")
+OF_A_STREAM = ("prefetch", "max_lanes")
+_SOURCE = "set"
+
+
+def retuned(config: Config, stream: str, settings: dict[str, Any]) -> Config:
+    """The configuration with these settings; those of streams are for `stream`, or for each where it is empty."""
+    unknown = [name for name in settings if name not in OF_THE_SERVER + OF_A_STREAM]
+    if unknown or not settings:
+        raise ConfigurationError(
+            f"{_SOURCE}: {', '.join(unknown) or 'nothing'} cannot be changed on a running daemon; what can: "
+            f"{', '.join(OF_THE_SERVER)}, and of streams {', '.join(OF_A_STREAM)}"
+        )
+    if stream and stream not in config.streams:
+        raise UnknownStreamError(f"there is no stream {stream!r}; this daemon serves {', '.join(config.streams)}")
+    plain = config.to_mapping()
+    plain["server"] |= {name: value for name, value in settings.items() if name in OF_THE_SERVER}
+    for name in [stream] if stream else config.streams:
+        plain["streams"][name] |= {key: value for key, value in settings.items() if key in OF_A_STREAM}
+    return Config.of(plain, source=_SOURCE)
+
+
+def apply(config: Config, served: list[ServedStream], supervisor: Supervisor, allocator: SharedMemoryAllocator) -> None:
+    """Let the daemon's parts follow a configuration that differs in such settings only."""
+    before, allocator.limit_bytes = allocator.limit_bytes, config.server.memory_limit_bytes
+    done: list[tuple[ServedStream, int]] = []
+    try:
+        for stream in served:
+            done.append((stream, stream.lanes.prefetch))
+            stream.lanes.retune(config.streams[stream.name].prefetch)
+    except LoaderServiceError:
+        allocator.limit_bytes = before
+        for stream, prefetch in done:
+            stream.lanes.retune(prefetch)
+        raise
+    for stream in served:
+        limits = limits_of(config, config.streams[stream.name])
+        stream.lanes.rings.max_lanes, stream.lanes.debts.evict_after_s = limits.max_lanes, limits.evict_after_s
+    supervisor.resize(config.server.workers)
+
+
+def limits_of(config: Config, stream: StreamConfig) -> Limits:
+    """The limits of a stream's lanes."""
+    return Limits(stream.max_lanes, config.server.evict_after_s)
