@@ -17,7 +17,7 @@ from loader_client.channel import LOOK_S
 from loader_client.gateway import Opening, Plan
 from loader_client.session import Session
 from loader_service.core.batch import Batch
-from loader_service.errors import HoldLimitError, LoaderServiceError
+from loader_service.errors import HoldLimitError, LoaderServiceError, SharedMemoryError
 from loader_service.wire.messages import Close, Demand, Done, Get, Ready
 from loader_service.wire.segment import Segment
 
@@ -55,6 +55,7 @@ class Asking:
         self._lane: int | None = None
         self._segments: dict[int, Segment] = {}
         self._waits_since: float | None = None
+        self._unmapped = ""
 
     @property
     def held_steps(self) -> list[int]:
@@ -69,10 +70,11 @@ class Asking:
         return LOOK_S if self._run is None or self._run.demanded else _DEMAND_AFTER_S
 
     def poll(self, step: int, *, following: bool, stop: int | None) -> Batch | None:
-        """The batch of `step` if it is here; else it has been asked for.
+        """The batch of `step` if it is here; else it has been asked for. Raises ForkedClientError too.
 
         following: it is the one after the last that was taken, so that those after it are asked for too, before `stop`.
         """
+        self._session.check_process()  # what has been sent ahead is the parent's
         now = time.monotonic()
         since = self._waits_since = now if self._waits_since is None else self._waits_since
         if self._limited(step, following, now - since):
@@ -146,7 +148,14 @@ class Asking:
         if reply is None:
             self._run = run
             return None
-        batch = self._batch(reply)
+        try:
+            batch = self._batch(reply)
+        except SharedMemoryError:
+            # What was sent ahead may be gone by now, with its daemon or by an eviction: the daemon of now tells.
+            if reply.segment == self._unmapped:
+                raise
+            self._unmapped = reply.segment
+            return None
         if run.left > 1:
             self._run = _Run(run.number, run.step + 1, run.left - 1, demanded=False)
         return batch

@@ -84,7 +84,7 @@ class Channel:
             elif getattr(reply, "request", None) == number:
                 return _checked(reply, answer)
         if self.socket.closed or self._end is not None:
-            raise ServiceClosedError(f"the daemon is gone ({self._end or 'this client is closed'}); start it again")
+            raise ServiceClosedError(f"the daemon is gone ({self._end or 'this client is closed'})")
         return None
 
     def wait(self, timeout_s: float) -> None:

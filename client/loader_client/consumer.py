@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -98,8 +99,10 @@ class Consumer:
                     if batch is not None:
                         return batch
                     self._opening.channel.wait(self._pause_s(step, deadline, timeout_s))
-                except ServiceClosedError:
-                    self._come_back(step, deadline)
+                    continue
+                except ServiceClosedError as error:
+                    gone = error.message
+                self._come_back(step, deadline, gone)
 
     async def aget(self, step: int, timeout_s: float | None = None) -> Batch:
         """`get` in an event loop, which goes on meanwhile. A task that is cancelled loses no batch: ask again."""
@@ -113,8 +116,10 @@ class Consumer:
                 if batch is not None:
                     return batch
                 await readable(self._opening.channel, self._pause_s(step, deadline, timeout_s))
-            except ServiceClosedError:
-                await aside(lambda: self._come_back(step, deadline))
+                continue
+            except ServiceClosedError as error:
+                gone = error.message
+            await aside(partial(self._come_back, step, deadline, gone))
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -244,13 +249,13 @@ class Consumer:
             "stream waits for"
         )
 
-    def _come_back(self, step: int, deadline: float | None) -> None:
+    def _come_back(self, step: int, deadline: float | None, gone: str) -> None:
         """Find the daemon again, and open the stream at `step`. Raises ServiceClosedError, StreamChangedError."""
         until = time.monotonic() + self._gateway.reconnect_s
         until = until if deadline is None else min(until, deadline)
         with self._lock:
             self._check_open()
-            self._gateway.revive(self._opening.generation, until, lambda: self._cancelled)
+            self._gateway.revive(self._opening.generation, until, gone, lambda: self._cancelled)
             self._open_again(step)
 
     def _open_again(self, step: int) -> None:

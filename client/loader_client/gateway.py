@@ -103,8 +103,8 @@ class Gateway:
         generation = self.generation
         try:
             return self._channel.request(make, answer, self.timeout_s, what)
-        except ServiceClosedError:
-            self.revive(generation, time.monotonic() + self.reconnect_s)
+        except ServiceClosedError as error:
+            self.revive(generation, time.monotonic() + self.reconnect_s, error.message)
             return self._channel.request(make, answer, self.timeout_s, what)
 
     def request_once(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
@@ -131,8 +131,11 @@ class Gateway:
         self.session.consumers.pop(number, None)
         self._channel.post(Close(0, number, [lease for _, lease in self.session.held(number)]))
 
-    def revive(self, generation: int, deadline: float, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Greet the daemon that takes the place of that of `generation`. Raises ServiceClosedError at the deadline."""
+    def revive(self, generation: int, deadline: float, gone: str, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Greet the daemon that takes the place of that of `generation`, which is `gone` for that reason.
+
+        Raises ServiceClosedError at the deadline, or where no daemon can come any more.
+        """
         with self._lock:
             if self.generation != generation:
                 return
@@ -151,9 +154,9 @@ class Gateway:
                     break
                 time.sleep(_PAUSE_S)
             raise ServiceClosedError(
-                f"the daemon at {self.endpoint} is gone, and none took its place in time; start it and ask again"
-                if not self.closed
-                else "this client is closed; connect again"
+                "this client is closed; connect again"
+                if self.closed
+                else f"{gone}; none came back at {self.endpoint} in time: start it and ask again"
             )
 
     def close(self) -> None:

@@ -48,6 +48,14 @@ class LaneSet:
         """The oldest lane with members whose window holds `step`."""
         return next((lane for lane in self.lanes.values() if lane.members and step in lane.window), None)
 
+    def live_step(self) -> int:
+        """Where the slowest member of the fullest lane is, within its window; 0 where nobody is."""
+        fullest = max(self.occupied(), key=lambda lane: len(lane.members), default=None)
+        if fullest is None:
+            return 0
+        slowest = min(member.position for member in fullest.members.values())
+        return min(slowest, fullest.window.stop - 1)
+
     def for_step(self, step: int) -> Lane:
         """The lane that one who wants `step` joins. Raises MemoryLimitError, SharedMemoryError where there is none."""
         return self.holding(step) or self._begin(step)

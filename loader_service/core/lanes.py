@@ -83,7 +83,7 @@ class StreamLanes:
             raise IntegrityError(f"consumer {consumer} was opened twice")
         terms = terms or Terms()
         hold = terms.hold_in(self.prefetch)
-        position = self._live_step() if step is None else step
+        position = self.rings.live_step() if step is None else step
         opened = Consumer(position, terms, hold)
         self._join(consumer, opened)
         self.consumers[consumer] = opened
@@ -147,7 +147,7 @@ class StreamLanes:
         """Put the consumer out: what it leases is given up to it, and its next request raises EvictedError."""
         evicted = self.consumers[consumer]
         self._depart(consumer, evicted)
-        evicted.evicted = f"this consumer was put out: {why}; open it again at step {evicted.position}"
+        evicted.evicted = f"this consumer was put out: {why}; `reopen()` it, and it goes on at its step"
         for segment in evicted.leases.values():
             self.pool.abandon(segment)
         evicted.leases.clear()
@@ -204,14 +204,6 @@ class StreamLanes:
         if found.evicted:
             raise EvictedError(found.evicted)
         return found
-
-    def _live_step(self) -> int:
-        lanes = self.rings.occupied()
-        fullest = max(lanes, key=lambda lane: len(lane.members), default=None)
-        if fullest is None:
-            return 0
-        slowest = min(member.position for member in fullest.members.values())
-        return min(slowest, fullest.window.stop - 1)
 
     def _stays(self, asking: Consumer, lane: Lane, step: int) -> bool:
         """Whether it goes on in its lane: for its next step, or one of the window, unless it meets an older lane."""

@@ -169,6 +169,8 @@ def _spec_from_wire(entry: Any) -> TensorSpec:
         raise ProtocolError("a tensor's name, dtype and rows must be text")
     if not isinstance(shape, list) or len(shape) > _MAX_DIMENSIONS or not all(map(_is_size, shape)):
         raise ProtocolError(f"tensor {name!r} has no valid shape")
+    if not _is_size(offset) or offset % ALIGNMENT:  # before the cache, to which 64.0 is 64
+        raise ProtocolError(f"tensor {name!r} has an offset that is no multiple of {ALIGNMENT}")
     return _spec(name, dtype_text, tuple(shape), offset, rows)
 
 
@@ -176,8 +178,6 @@ def _spec_from_wire(entry: Any) -> TensorSpec:
 def _spec(name: str, dtype_text: str, shape: tuple[int, ...], offset: int, rows: str) -> TensorSpec:
     """Cached: most tensors of a stream have the same place in each batch."""
     dtype = _dtype_from_wire(name, dtype_text)
-    if not _is_size(offset) or offset % ALIGNMENT:
-        raise ProtocolError(f"tensor {name!r} has an offset that is no multiple of {ALIGNMENT}")
     if dtype.itemsize * math.prod(size for size in shape if size) > _MAX_NBYTES:  # numpy's limit skips zeros
         raise ProtocolError(f"tensor {name!r} has the shape {list(shape)}, more than {_MAX_NBYTES} bytes")
     return TensorSpec(name, dtype, shape, offset, rows)

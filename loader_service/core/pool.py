@@ -110,9 +110,10 @@ class SegmentPool:
     def swap(self, segment: str) -> str:
         """Another segment for the place of a leased one, which leaves its ring. Raises as the allocator.
 
-        One whose holder was evicted is retired first, so that the other may have its room.
+        One whose holder was evicted is retired first, so that the other may have its room; not while it is leased
+        too, for then its room would go to whoever comes first when that lease ends.
         """
-        if segment in self._segments and self._segments[segment].abandoned:
+        if segment in self._segments and self._segments[segment].abandoned and not self._leases[segment]:
             self.give(segment)
         other = self.take()
         self.give(segment)

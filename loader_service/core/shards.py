@@ -63,6 +63,11 @@ def _part(spec: TensorSpec, tensors: Mapping[str, NDArray[Any]], rows: range, ba
         return tensor
     if spec.lengths is not None:
         lengths = tensors[spec.lengths]
+        if lengths.shape != (batch_size,) or lengths.dtype.kind not in "iu" or spec.shape[:1] != (int(lengths.sum()),):
+            raise ArgumentError(
+                f"tensor {spec.name!r} has the shape {list(spec.shape)}, and {spec.lengths!r} does not say how long "
+                f"each of its {batch_size} rows is; it must hold integers, [{batch_size}], of that sum"
+            )
         start = int(lengths[: rows.start].sum())
         return tensor[start : start + int(lengths[rows.start : rows.stop].sum())]
     if spec.shape[:1] != (batch_size,):

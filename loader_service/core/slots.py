@@ -52,7 +52,7 @@ class Ring:
     def of_slots(cls, size: int, standing: list[Slot], segments: list[str]) -> Ring:
         """A ring of `size` slots; the steps of `standing` keep their segments, `segments` stand in the others."""
         places = {slot.step % size: slot for slot in standing if slot.step is not None}
-        if len(places) + len(segments) != size:
+        if not len(places) == len(standing) == size - len(segments):
             raise IntegrityError(f"{len(standing)} slots and {len(segments)} segments make no ring of {size}")
         spare = iter(segments)
         ring = cls([places[place].segment if place in places else next(spare) for place in range(size)])

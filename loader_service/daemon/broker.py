@@ -59,7 +59,7 @@ class _Consumer:
     """Where a consumer belongs, what its client calls it, which rows it reads, and what it waits for.
 
     credit: leases that it may have at once; waiting: (socket, request) of its Get; next_step, left: what of that has
-    not been asked of the lanes yet.
+    not been asked of the lanes yet; demanded: the step without which it said that it cannot go on.
     """
 
     client: Client
@@ -70,6 +70,7 @@ class _Consumer:
     waiting: tuple[bytes, int] | None = None
     next_step: int = 0
     left: int = 0
+    demanded: int = -1
 
 
 class Broker:
@@ -129,8 +130,13 @@ class Broker:
         self._builds.pump()
         dues = [due for stream in self.streams.values() if (due := stream.lanes.due_s()) is not None]
         if dues and (self._wakes_at is None or self._now + min(dues) < self._wakes_at):
-            self._wakes_at = self._now + min(dues)
-            self._timer.after(min(dues), self._wake)
+            self._wakes_at = at = self._now + min(dues)
+            self._timer.after(min(dues), lambda: self._wake(at))
+
+    def catch_up(self) -> None:
+        """Account for the time until now: who is overdue leaves its lane, and `status` tells of this moment."""
+        self._pass_time()
+        self.pump()
 
     def say_closing(self, reason: str) -> None:
         """Tell every client, on each of its connections that waits and on the one that said Hello."""
@@ -140,19 +146,24 @@ class Broker:
 
     # --- time --------------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        self._wakes_at = None
-        self._pass_time()
-        self.pump()
+    def _wake(self, at: float) -> None:
+        if at == self._wakes_at:  # else an earlier one was wanted meanwhile, and has seen to what is next
+            self._wakes_at = None
+            self.catch_up()
 
     def _pass_time(self) -> None:
-        elapsed_s, self._now = self._timer.clock() - self._now, self._timer.clock()
+        now = self._timer.clock()
+        elapsed_s, self._now = now - self._now, now
         for stream in self.streams.values():
+            known = len(stream.lanes.consumers)
             passed = stream.lanes.pass_time(elapsed_s)
             for number, answer in passed.answers:
                 self._answer(number, answer)
             for number in passed.evicted:
                 self._refuse(number, EvictedError(stream.lanes.consumers[number].evicted))
+            if len(stream.lanes.consumers) < known:  # one that was closed lost its last leases
+                for number in list(self.consumers):
+                    self._forget_if_done(number)
 
     # --- requests ----------------------------------------------------------------------------------------
 
@@ -165,9 +176,7 @@ class Broker:
         if isinstance(message, Get):
             self._get(identity, client, message)
         elif isinstance(message, Demand):
-            if message.consumer in client.consumers:
-                number = client.consumers[message.consumer]
-                self.consumers[number].stream.lanes.demand(number, message.step)
+            self._demand(client, message)
         elif isinstance(message, Release):
             self._release(client, message)
         elif isinstance(message, Open):
@@ -201,14 +210,23 @@ class Broker:
         number = client.consumers.get(message.consumer)
         if number is None:
             raise ConsumerClosedError(f"consumer {message.consumer} is not open; open the stream again at your step")
+        if message.steps < 1:
+            raise ProtocolError(f"a get message asks for {message.steps} steps; it must ask for at least 1")
         consumer = self.consumers[number]
         self._end_leases(number, keep=message.holds)
+        self._forget_if_done(number)
         consumer.waiting = None
         answer = consumer.stream.lanes.ask(number, message.step, demanded=message.demanded)
         consumer.waiting = (identity, message.request)
         consumer.next_step, consumer.left = message.step + 1, message.steps - 1
         if answer is not None:
             self._answer(number, answer)
+
+    def _demand(self, client: Client, message: Demand) -> None:
+        number = client.consumers.get(message.consumer)
+        if number is not None:
+            self.consumers[number].demanded = message.step  # it may come before the release that lets it be asked for
+            self.consumers[number].stream.lanes.demand(number, message.step)
 
     def _release(self, client: Client, message: Release) -> None:
         number = client.consumers.get(message.consumer)
@@ -228,7 +246,7 @@ class Broker:
                 return
             step, consumer.next_step, consumer.left = consumer.next_step, consumer.next_step + 1, consumer.left - 1
             try:
-                answer = lanes.ask(number, step, demanded=False)
+                answer = lanes.ask(number, step, demanded=step == consumer.demanded)
             except LoaderServiceError as error:
                 self._refuse(number, error)
                 return

@@ -57,7 +57,7 @@ class ServedStream:
             "position": known.position,
             "lane": None if known.lane is None else known.lane.name,
             "pace": known.terms.pace.policy,
-            "hold": known.terms.hold_in(self.lanes.prefetch),
+            "hold": known.hold,
             "waits_for": None if member is None or not member.demanded else member.wanted,
             "holds": [] if member is None else sorted(member.leases.values()),
             "leases": len(known.leases),

@@ -213,6 +213,7 @@ class Service:
     def report(self, builds: bool) -> dict[str, Any]:
         """What `status` tells, as plain values."""
         assert self._broker is not None  # asked for over the socket
+        self._broker.catch_up()
         consumers = [
             consumer.stream.consumer(number) | {"pid": consumer.client.pid, "shard": list(consumer.shard)}
             for number, consumer in self._broker.consumers.items()

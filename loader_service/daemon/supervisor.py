@@ -131,6 +131,7 @@ class Supervisor:
     def resize(self, count: int) -> None:
         """Have `count` workers: new ones are started; those too many end as soon as they have done their tasks."""
         staying = [worker for worker in self.workers if not worker.leaving]
+        staying.sort(key=lambda worker: worker.failed_starts >= _MAX_FAILED_STARTS)  # those given up go first
         for worker in staying[count:]:
             worker.leaving = True
             self._dismiss_if_done(worker)
@@ -204,10 +205,13 @@ class Supervisor:
         """A leaving worker without tasks hears the end of its connection, and ends."""
         if worker.leaving and not worker.tasks and worker in self.workers:
             self._disconnect(worker)
-            if worker.process is not None:
-                self._dismissed.append(worker.process)
-            self.workers.remove(worker)
-            self._reap_dismissed()
+            self._remove(worker)
+
+    def _remove(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        if worker.process is not None:
+            self._dismissed.append(worker.process)
+        self._reap_dismissed()
 
     def _reap_dismissed(self) -> None:
         self._dismissed = [process for process in self._dismissed if process.poll() is None]
@@ -244,10 +248,10 @@ class Supervisor:
         _log.warning("%s%s", how, f"; {len(tasks)} steps are built again" if tasks else "")
         self._watcher.worker_died(worker, tasks, how)
         if worker.leaving:
-            self.workers.remove(worker)
+            self._remove(worker)
         elif worker.failed_starts < _MAX_FAILED_STARTS:
             self._loop.after(self._backoff_s(worker), lambda: self._spawn(worker))
-        elif all(one.failed_starts >= _MAX_FAILED_STARTS for one in self.workers):
+        elif all(one.failed_starts >= _MAX_FAILED_STARTS for one in self.workers if not one.leaving):
             self._watcher.workers_gone(how)
 
     @staticmethod

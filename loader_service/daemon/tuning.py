@@ -26,9 +26,10 @@ def retuned(config: Config, stream: str, settings: dict[str, Any]) -> Config:
     """The configuration with these settings; those of streams are for `stream`, or for each where it is empty."""
     unknown = [name for name in settings if name not in OF_THE_SERVER + OF_A_STREAM]
     if unknown or not settings:
+        wrong = f"{', '.join(unknown)} cannot be changed on a running daemon" if unknown else "no setting is given"
         raise ConfigurationError(
-            f"{_SOURCE}: {', '.join(unknown) or 'nothing'} cannot be changed on a running daemon; what can: "
-            f"{', '.join(OF_THE_SERVER)}, and of streams {', '.join(OF_A_STREAM)}"
+            f"{_SOURCE}: {wrong}; what can be changed: {', '.join(OF_THE_SERVER)}, and of streams "
+            f"{', '.join(OF_A_STREAM)}"
         )
     if stream and stream not in config.streams:
         raise UnknownStreamError(f"there is no stream {stream!r}; this daemon serves {', '.join(config.streams)}")

@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections import deque
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +146,21 @@ def _facts(spec: StreamSpec, stream: Stream) -> StreamFacts:
     if spec.measure:
         with contextlib.suppress(BuildError):  # it comes again, to the consumer, at its step
             batch_bytes = stream.layout(0).nbytes
-    return StreamFacts(spec.name, stream.steps_per_epoch, stream.fingerprint, stream.description, batch_bytes)
+    description = _sendable(stream.description)
+    return StreamFacts(spec.name, stream.steps_per_epoch, stream.fingerprint, description, batch_bytes)
+
+
+def _sendable(value: Any) -> Any:
+    """A description as messages can carry it: no half characters (of a file's name), no integer of more bits."""
+    if isinstance(value, dict):
+        return {_sendable(key): _sendable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sendable(item) for item in value]
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return {"int": hex(value)}
+    return value
 
 
 def _start(connection: Connection, start: Start) -> list[Stream] | None:

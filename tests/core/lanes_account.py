@@ -90,6 +90,7 @@ class Account:
             waits_in = self.lane_of(consumer)
             assert waits_in is not None
             assert waits_in.ring.state(step) in (SlotState.FREE, SlotState.BUILDING), f"{step} stands ready"
+        assert {name for name in self.lanes.consumers if self.lanes.waits(name)} == self.waiting.keys()
         known = {name: one for name, one in self.lanes.consumers.items() if not one.closed}
         assert {name for name, one in known.items() if not one.evicted} == set(self.position)
         assert {name for name, one in known.items() if one.evicted} == self.put_out

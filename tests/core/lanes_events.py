@@ -81,8 +81,13 @@ def ask_when_put_out(world: World, which: int, step: int) -> None:
     assert not world.put_out
 
 
+def close_when_put_out(world: World, which: int, _: int) -> None:
+    if world.put_out:
+        world.close(pick(world.put_out, which))
+
+
 EVENTS: dict[str, tuple[int, Event]] = {
-    "opens": (4, lambda world, which, n: open_if_few(world, n, which + n)),
+    "opens": (6, lambda world, which, n: open_if_few(world, n, which + n)),
     "opens live": (2, lambda world, _, n: open_if_few(world, None, n)),
     "opens beside": (
         4,
@@ -96,21 +101,21 @@ EVENTS: dict[str, tuple[int, Event]] = {
     "seeks": (1, to_consumer(lambda world, consumer, step: world.ask(consumer, step))),
     "releases": (60, to_view(lambda world, holder, lease: world.release(holder, lease))),
     "releases anything": (1, lambda world, consumer, lease: world.release(consumer, lease)),
-    "closes": (1, to_consumer(lambda world, consumer, _: world.close(consumer))),
+    "closes": (3, to_consumer(lambda world, consumer, _: world.close(consumer))),
     "closes again": (1, to_view(lambda world, holder, _: world.close(holder))),
-    "closes when put out": (1, lambda world, which, _: world.put_out and world.close(pick(world.put_out, which))),
+    "closes when put out": (1, close_when_put_out),
     "loses a client": (1, to_consumer(lambda world, consumer, _: world.drop(consumer))),
     "loses a holder": (1, to_view(lambda world, holder, _: world.drop(holder))),
     "evicts": (1, to_consumer(lambda world, consumer, _: world.evict(consumer))),
     "time passes": (25, lambda world, _, n: world.pass_time(n % 5 / 4)),
-    "retunes": (2, lambda world, which, _: world.retune(1 + which)),
+    "retunes": (3, lambda world, which, _: world.retune(1 + which)),
     "claims": (60, lambda world, _, __: world.claim()),
     "claims what is demanded": (20, lambda world, _, __: world.claim(demanded=True)),
     "builds": (90, to_build(lambda world, claim, _: world.built(claim))),
-    "fails": (1, to_build(lambda world, claim, _: world.failed(claim))),
+    "fails": (3, to_build(lambda world, claim, _: world.failed(claim))),
     "loses a worker": (1, to_build(lambda world, claim, _: world.aborted(claim))),
     "needs more": (1, to_build(lambda world, claim, n: world.larger(claim, 200 * n))),
-    "settles": (3, lambda world, _, __: world.settle()),
+    "settles": (12, lambda world, _, __: world.settle()),
     "finishes": (0, lambda world, _, __: world.finish()),
 }
 """Name -> (weight, event)."""

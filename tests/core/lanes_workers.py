@@ -32,6 +32,7 @@ class Workers(Account):
         claim = self.lanes.rings.claim(demanded)
         assert claim is not None or not first
         if claim is None:
+            self.tally["waits for a spare"] += any(lane.demands() for lane in self.occupied())
             return None
         lane = self.lanes.lanes[claim.lane]
         assert lane.members
@@ -83,7 +84,6 @@ class Workers(Account):
             lane = self.lane_of(consumer)
             assert lane is not None
             if step in lane.window:
-                self.tally["waits for a spare"] += 1
                 segment = lane.ring.of(step).segment
                 assert self.memory.readers[segment] or segment in self.memory.given_up
                 assert not self.takes(1)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader_service.core.layout import ALIGNMENT, Layout, align
+from loader_service.core.layout import ALIGNMENT, EACH_ROW, WHOLE, Layout, align, ragged
 from loader_service.errors import ArgumentError, ProtocolError
 
 Planned = list[tuple[str, str, list[int]]]
@@ -48,11 +48,38 @@ def test_tensors_are_aligned_in_order_and_apart(planned: Planned) -> None:
     assert layout.nbytes == end
 
 
-@given(plans)
+@given(plans, st.data())
 @settings(deadline=None)
-def test_a_layout_survives_the_wire(planned: Planned) -> None:
-    layout = Layout.plan(planned)
-    assert Layout.from_wire(layout.to_wire()) == layout
+def test_a_layout_survives_the_wire(planned: Planned, data: st.DataObject) -> None:
+    """With how rows lie in each tensor."""
+    rows = st.sampled_from([EACH_ROW, WHOLE, *(ragged(name) for name, _, _ in planned)])
+    told = [(*tensor, data.draw(rows)) for tensor in planned]
+    layout = Layout.plan(told)
+    assert [spec.rows for spec in layout.tensors] == [tensor[3] for tensor in told]
+    back = Layout.from_wire(layout.to_wire())
+    assert back == layout
+    assert [spec.lengths for spec in back.tensors] == [spec.lengths for spec in layout.tensors]
+
+
+def test_rows_are_those_of_the_first_axis_where_nothing_else_is_said() -> None:
+    layout = Layout.plan([("a", "i4", [2]), ("b", "i4", [2], WHOLE), ("c", "i4", [5], ragged("a")), ("d", "i4", [])])
+    assert [spec.rows for spec in layout.tensors] == [EACH_ROW, WHOLE, "ragged:a", EACH_ROW]
+    assert [spec.lengths for spec in layout.tensors] == [None, None, "a", None]
+
+
+@pytest.mark.parametrize("name", ["", "each", "whole", "ragged:", "ragged:x", "é\n"])
+def test_lengths_may_stand_before_or_behind_and_have_any_name(name: str) -> None:
+    tensors: list[tuple[str, str, list[int], str]] = [(name, "i4", [1], EACH_ROW), ("r", "i4", [1], ragged(name))]
+    for planned in (tensors, tensors[::-1]):
+        layout = Layout.plan(planned)
+        assert {spec.name: spec.lengths for spec in layout.tensors} == {name: None, "r": name}
+        assert Layout.from_wire(layout.to_wire()) == layout
+
+
+@pytest.mark.parametrize("rows", ["", "Each", "all", "ragged", "ragged:", "ragged:b ", ragged("nothing"), "each:a"])
+def test_rows_that_nothing_explains_are_refused_where_they_are_planned(rows: str) -> None:
+    with pytest.raises(ArgumentError, match=f"tensor 'a' has the rows '{rows}'; they must be EACH_ROW, WHOLE, or"):
+        Layout.plan([("a", np.int8, [2], rows), ("b", np.int32, [2])])
 
 
 @given(plans)
@@ -108,45 +135,62 @@ def test_a_name_that_stands_twice_is_refused() -> None:
         "text",
         [None],
         [["a", "<f4", [2]]],
-        [["a", "<f4", [2], 0, 0]],
-        [[b"a", "<f4", [2], 0]],
-        [["a", None, [2], 0]],
-        [["a", "", [2], 0]],
-        [["a", "f4", [2], 0]],
-        [["a", "<f3", [2], 0]],
-        [["a", "|O8", [2], 0]],
-        [["a", "|O", [2], 0]],
-        [["a", "|S4", [2], 0]],
-        [["a", "<M8[s]", [2], 0]],
-        [["a", "(2,)<f4", [2], 0]],
-        [["a", "<f4,<f4", [2], 0]],
-        [["a", "<f4\n", [2], 0]],
-        [["a", "<f4", None, 0]],
-        [["a", "<f4", 2, 0]],
-        [["a", "<f4", [-1], 0]],
-        [["a", "<f4", [True], 0]],
-        [["a", "<f4", [2.0], 0]],
-        [["a", "<f4", [2**48], 0]],
-        [["a", "<f4", [2**47, 2**47], 0]],
-        [["a", "<f4", [0, 2**47, 2**47], 0]],
-        [["a", "<f4", [1] * 33, 0]],
-        [["a", "<f4", [2], None]],
-        [["a", "<f4", [2], -64]],
-        [["a", "<f4", [2], 8]],
-        [["a", "<f4", [2], 2**48]],
-        [["a", "<f4", [2], 64.0]],
-        [["a", "<f4", [2], 0], ["a", "<f4", [2], 64]],
-        [["a", "<f4", [20], 0], ["b", "<f4", [2], 64]],
-        [["a", "<f4", [2], 64], ["b", "<f4", [2], 0]],
+        [["a", "<f4", [2], 0]],
+        [["a", "<f4", [2], 0, "each", 0]],
+        [[b"a", "<f4", [2], 0, "each"]],
+        [["a", None, [2], 0, "each"]],
+        [["a", "", [2], 0, "each"]],
+        [["a", "f4", [2], 0, "each"]],
+        [["a", "<f3", [2], 0, "each"]],
+        [["a", "|O8", [2], 0, "each"]],
+        [["a", "|O", [2], 0, "each"]],
+        [["a", "|S4", [2], 0, "each"]],
+        [["a", "<M8[s]", [2], 0, "each"]],
+        [["a", "(2,)<f4", [2], 0, "each"]],
+        [["a", "<f4,<f4", [2], 0, "each"]],
+        [["a", "<f4\n", [2], 0, "each"]],
+        [["a", "<f4", None, 0, "each"]],
+        [["a", "<f4", 2, 0, "each"]],
+        [["a", "<f4", [-1], 0, "each"]],
+        [["a", "<f4", [True], 0, "each"]],
+        [["a", "<f4", [2.0], 0, "each"]],
+        [["a", "<f4", [2**48], 0, "each"]],
+        [["a", "<f4", [2**47, 2**47], 0, "each"]],
+        [["a", "<f4", [0, 2**47, 2**47], 0, "each"]],
+        [["a", "<f4", [1] * 33, 0, "each"]],
+        [["a", "<f4", [2], None, "each"]],
+        [["a", "<f4", [2], -64, "each"]],
+        [["a", "<f4", [2], 8, "each"]],
+        [["a", "<f4", [2], 2**48, "each"]],
+        [["a", "<f4", [2], 64.0, "each"]],
+        [["a", "<f4", [2], 0, "each"], ["a", "<f4", [2], 64, "each"]],
+        [["a", "<f4", [20], 0, "each"], ["b", "<f4", [2], 64, "each"]],
+        [["a", "<f4", [2], 64, "each"], ["b", "<f4", [2], 0, "each"]],
+        *[[["a", "<f4", [2], 0, rows]] for rows in (None, 0, b"each", ["each"], "", "Each", "ragged", "x" * 100_000)],
+        [["a", "<f4", [2], 0, "ragged:b"]],
+        [["a", "<f4", [2], 0, "ragged:"]],
+        [["a", "<f4", [2], 0, "ragged:b:"], ["b", "<i4", [2], 64, "each"]],
     ],
     ids=lambda entries: repr(entries)[:60],
 )
 def test_a_malformed_layout_is_refused(entries: Any) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError) as caught:
         Layout.from_wire(entries)
+    assert len(str(caught.value)) < 300
 
 
-@given(junk | st.lists(st.tuples(junk, junk, junk, junk).map(list), max_size=3))
+@pytest.mark.parametrize("offset", [64, 0])
+def test_what_only_compares_equal_to_an_offset_is_none(offset: int) -> None:
+    """Also when the true one was seen before, for tensors are cached."""
+    for _ in range(2):
+        assert Layout.from_wire([["a", "<f4", [2], offset, "each"]]).tensors[0].offset == offset
+        wrong: list[Any] = [float(offset), bool(offset), [], {}]
+        for other in wrong:
+            with pytest.raises(ProtocolError, match="tensor 'a' has an offset that is no multiple of 64"):
+                Layout.from_wire([["a", "<f4", [2], other, "each"]])
+
+
+@given(junk | st.lists(st.tuples(junk, junk, junk, junk, junk).map(list), max_size=3))
 @settings(deadline=None)
 def test_whatever_comes_is_a_layout_or_a_protocol_error(entries: Any) -> None:
     try:
@@ -162,7 +206,7 @@ def test_one_changed_field_gives_a_usable_layout_or_an_error(planned: Planned, d
     entries = Layout.plan(planned).to_wire()
     if not entries:
         return
-    entry, field = data.draw(st.integers(0, len(entries) - 1)), data.draw(st.integers(0, 3))
+    entry, field = data.draw(st.integers(0, len(entries) - 1)), data.draw(st.integers(0, 4))
     entries[entry][field] = data.draw(junk | st.integers(0, 5).map(lambda k: k * ALIGNMENT))
     try:
         layout = Layout.from_wire(entries)

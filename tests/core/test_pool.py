@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from loader_service.core.pool import SegmentPool
 from loader_service.errors import MemoryLimitError
-from tests.core.lanes_model import PAGE, Memory, World
+from tests.core.lanes_memory import PAGE, Memory
 
 
 def pool_of(reserve: int, segments: int) -> tuple[SegmentPool, Memory]:
@@ -67,8 +67,8 @@ def test_a_leased_segment_is_neither_taken_nor_retired_until_its_last_lease_ends
     assert pool.leased(segment)
     assert segment in memory.sizes
     pool.unlease(segment)
-    assert not pool.leased(segment)
     assert segment not in memory.sizes
+    assert pool.leased(segment), "what is retired must not be written either"
 
 
 def test_a_lease_that_ends_within_the_ring_leaves_the_segment_there() -> None:
@@ -118,8 +118,75 @@ def test_a_size_that_cannot_be_had_changes_nothing() -> None:
     assert sorted(pool.take_ring(2)) == sorted(memory.sizes)
 
 
+def test_what_is_given_up_to_an_evicted_reader_is_never_taken_again_and_retired_at_once() -> None:
+    pool, memory = pool_of(4, 4)
+    segment = pool.take()
+    pool.lease(segment)
+    pool.give(segment)
+    pool.abandon(segment)
+    assert segment not in memory.sizes
+    assert pool.leased(segment)
+    assert segment not in pool.take_ring(4)
+
+
+def test_what_is_given_up_while_it_stands_is_retired_when_it_is_swapped_so_that_its_room_is_enough() -> None:
+    pool, memory = pool_of(1, 1)
+    segment = pool.take()
+    pool.lease(segment)
+    pool.abandon(segment)
+    assert segment in memory.sizes
+    assert pool.leased(segment)
+    assert pool.swap(segment) != segment
+    assert segment not in memory.sizes
+
+
+def test_what_is_given_up_while_another_reads_it_lives_until_that_one_has_done() -> None:
+    pool, memory = pool_of(1, 2)
+    segment = pool.take()
+    pool.lease(segment)
+    pool.lease(segment)
+    pool.abandon(segment)
+    pool.swap(segment)
+    assert segment in memory.sizes
+    pool.unlease(segment)
+    assert segment not in memory.sizes
+
+
+def test_the_room_of_what_is_given_up_stays_with_its_place_while_another_reads_it() -> None:
+    pool, _ = pool_of(1, 1)
+    segment = pool.take()
+    pool.lease(segment)
+    pool.lease(segment)
+    pool.abandon(segment)
+    with pytest.raises(MemoryLimitError):
+        pool.swap(segment)
+    pool.unlease(segment)
+    with pytest.raises(MemoryLimitError):
+        pool.take()
+    assert pool.swap(segment) != segment
+
+
+def test_a_swap_without_memory_loses_nothing() -> None:
+    pool, memory = pool_of(1, 1)
+    segment = pool.take()
+    pool.lease(segment)
+    with pytest.raises(MemoryLimitError):
+        pool.swap(segment)
+    pool.unlease(segment)
+    assert segment in memory.sizes
+    assert not pool.leased(segment)
+
+
+@pytest.mark.parametrize(("before", "after", "kept"), [(4, 2, 2), (4, 0, 0), (2, 4, 2), (3, 3, 3)])
+def test_another_reserve_retires_what_is_too_many_and_creates_nothing(before: int, after: int, kept: int) -> None:
+    pool, memory = pool_of(before, 8)
+    pool.fill()
+    pool.retune(after)
+    assert (len(pool), memory.created) == (kept, before)
+
+
 class AnyUse(RuleBasedStateMachine):
-    """Rings and readers take and give in any order; `Memory` fails where a read segment is retired."""
+    """Rings and readers take, give and are put out in any order; `Memory` fails where a read segment is retired."""
 
     @initialize(reserve=st.integers(0, 9), segments=st.integers(0, 12))
     def begin(self, reserve: int, segments: int) -> None:
@@ -146,10 +213,11 @@ class AnyUse(RuleBasedStateMachine):
     def gives(self, which: int) -> None:
         self.pool.give(self.standing.pop(which % len(self.standing)))
 
-    @precondition(lambda self: self.standing)
+    @precondition(lambda self: set(self.standing) - self.memory.given_up)
     @rule(which=st.integers(0, 11))
     def uses_and_leases(self, which: int) -> None:
-        segment = self.standing[which % len(self.standing)]
+        usable = [segment for segment in self.standing if segment not in self.memory.given_up]
+        segment = usable[which % len(usable)]
         generation = self.pool.use(segment)
         assert generation > self.generations.get(segment, 0)
         self.generations[segment] = generation
@@ -157,16 +225,53 @@ class AnyUse(RuleBasedStateMachine):
         self.pool.lease(segment)
 
     @precondition(lambda self: +self.memory.readers)
-    @rule(which=st.integers(0, 11))
-    def ends_a_lease(self, which: int) -> None:
+    @rule(which=st.integers(0, 11), is_evicted=st.booleans())
+    def ends_a_lease(self, which: int, is_evicted: bool) -> None:
         segment = sorted((+self.memory.readers).elements())[which % self.memory.readers.total()]
         self.memory.readers[segment] -= 1
-        self.pool.unlease(segment)
+        self.memory.given_up |= {segment} if is_evicted else set()
+        (self.pool.abandon if is_evicted else self.pool.unlease)(segment)
+
+    @precondition(lambda self: self.standing)
+    @rule(which=st.integers(0, 11))
+    def swaps(self, which: int) -> None:
+        """As a slot does whose segment is leased: without memory it keeps it, though the segment may be gone."""
+        place = which % len(self.standing)
+        segment = self.standing[place]
+        try:
+            self.standing[place] = self.pool.swap(segment)
+        except MemoryLimitError:
+            if segment not in self.memory.sizes:
+                self.standing.pop(place)
+
+    @rule(reserve=st.integers(0, 9))
+    def retunes(self, reserve: int) -> None:
+        self.reserve = reserve
+        self.pool.retune(reserve)
+
+    @rule(count=st.integers(0, 12))
+    def tells_what_could_be_taken(self, count: int) -> None:
+        """By taking it: as long as nothing grows, what it says is exact."""
+        could, before = self.pool.could_take(count), set(self.memory.sizes)
+        try:
+            ring = self.pool.take_ring(count)
+        except MemoryLimitError:
+            assert not could
+        else:
+            assert could
+            for segment in ring:
+                self.pool.give(segment)
+        assert len(self.memory.sizes.keys() - before) <= self.reserve
 
     @invariant()
     def keeps_no_more_than_it_should(self) -> None:
+        self.memory.check()
         idle = set(self.memory.sizes) - set(self.standing) - set(+self.memory.readers)
+        assert not idle & self.memory.given_up
         assert set(self.standing) <= set(self.memory.sizes)
+        for segment in self.memory.sizes:
+            may_be_read = self.memory.readers[segment] > 0 or segment in self.memory.given_up
+            assert self.pool.leased(segment) is may_be_read
         assert len(self.pool) == len(self.memory.sizes)
         assert self.pool.total_bytes == sum(self.memory.sizes.values())
         assert len(idle) <= self.reserve
@@ -175,49 +280,3 @@ class AnyUse(RuleBasedStateMachine):
 
 TestAnyUse = AnyUse.TestCase
 TestAnyUse.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-
-
-def test_an_open_that_memory_refuses_leaves_nothing_behind() -> None:
-    world = World(prefetch=4, segments=7)
-    world.open(0)
-    with pytest.raises(MemoryLimitError):
-        world.open(50)
-    assert (len(world.lanes.lanes), len(world.lanes.consumers), len(world.pool)) == (1, 1, 4)
-    world.end()
-
-
-def test_a_seek_that_memory_refuses_leaves_the_consumer_open() -> None:
-    world = World(prefetch=2, segments=2)
-    other, consumer = world.open(0), world.open(0)
-    for _ in range(2):
-        with pytest.raises(MemoryLimitError):
-            world.ask(consumer, 50)
-    world.close(other)
-    world.ask(consumer, 50)
-    world.end()
-    assert world.delivered[consumer] == [50]
-
-
-def test_a_larger_segment_takes_the_place_of_one_that_is_too_small() -> None:
-    world = World(prefetch=2, segments=4)
-    world.ask(world.open(0))
-    small = world.claim()
-    assert small is not None
-    world.larger(small, PAGE + 1)
-    (large,) = world.builds.values()
-    assert (large.step, large.place, large.segment_bytes) == (0, 0, 2 * PAGE)
-    assert small.segment not in world.memory.sizes
-    world.end()
-
-
-def test_a_segment_that_cannot_be_had_larger_leaves_the_claim_and_the_stream_as_they_were() -> None:
-    world = World(prefetch=2, segments=4)
-    world.open(0)
-    claim = world.claim()
-    assert claim is not None
-    with pytest.raises(MemoryLimitError):
-        world.larger(claim, 100 * PAGE)
-    world.failed(claim)
-    world.ask(consumer := world.open(90))
-    world.end()
-    assert world.delivered[consumer] == [90]

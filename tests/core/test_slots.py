@@ -97,3 +97,36 @@ def test_only_a_step_that_is_done_and_stands_there_is_freed() -> None:
     for step in (0, 1, 3, 7, 12):
         ring.free(step)
     assert [slot.state for slot in ring.slots] == [FREE, FREE, READY, BUILDING, READY]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("before", SIZES)
+def test_what_stands_keeps_its_segment_and_content_in_a_ring_of_another_size(before: int, size: int) -> None:
+    ring = Ring([f"old-{place}" for place in range(before)])
+    standing = min(before, size)
+    for step in range(7, 7 + standing):
+        ring.claim(step, generation=step)
+        ring.commit(step, f"bytes of {step}")
+    kept = {slot.step: slot for slot in ring.slots if slot.step is not None}
+    other = Ring.of_slots(size, list(kept.values()), [f"new-{place}" for place in range(size - standing)])
+    assert [slot.place for slot in other.slots] == list(range(size))
+    assert len({slot.segment for slot in other.slots}) == size
+    for step in range(7, 7 + standing):
+        assert other.of(step) is kept[step]
+        assert (other.state(step), other.of(step).content) == (READY, f"bytes of {step}")
+    assert [slot.state for slot in other.slots].count(FREE) == size - standing
+
+
+@pytest.mark.parametrize("segments", [[], ["a"], ["a", "b", "c"]])
+def test_a_ring_is_made_with_a_segment_for_each_slot_and_no_more(segments: list[str]) -> None:
+    ring = ring_with_step_3(READY)
+    with pytest.raises(IntegrityError, match="no ring of 3"):
+        Ring.of_slots(3, [ring.of(3)], segments)
+
+
+def test_two_steps_that_want_one_slot_make_no_ring() -> None:
+    ring = Ring(["a", "b"])
+    for step in (0, 1):
+        ring.claim(step, generation=1)
+    with pytest.raises(IntegrityError, match="no ring of 1"):
+        Ring.of_slots(1, ring.slots, [])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
+from loader_service.core.debts import Limits
 from loader_service.core.lanes import StreamLanes
 from loader_service.core.pool import SegmentPool
 from loader_service.daemon.broker import Broker
@@ -78,24 +80,59 @@ class FakeMemory:
         del self.sizes[segment]
         self.retired.append(segment)
 
+    def fits(self, nbytes: int) -> bool:
+        return sum(self.sizes.values()) + nbytes <= self.limit_bytes
+
+
+class FakeTimer:
+    """A clock that the test sets, and what the broker wants to be called for; armed: how often it wanted it."""
+
+    def __init__(self) -> None:
+        self.now, self.armed = 1000.0, 0
+        self.wanted: list[tuple[float, Callable[[], None]]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def after(self, delay_s: float, handler: Callable[[], None]) -> None:
+        self.wanted.append((self.now + delay_s, handler))
+        self.armed += 1
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the clock go on, and call what is due, in order."""
+        end = self.now + seconds
+        while due := [place for place, (at, _) in enumerate(self.wanted) if at <= end]:
+            self.now, handler = self.wanted.pop(min(due, key=lambda place: self.wanted[place][0]))
+            handler()
+        self.now = end
+
 
 class Desk:
     """A broker of streams "a" and "b", 10 steps an epoch, with greeted clients 1 and 2."""
 
-    def __init__(self, workers: int = 1, prefetch: int = 2, limit_bytes: int = 2**30, streams: str = "ab") -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        prefetch: int = 2,
+        limit_bytes: int = 2**30,
+        streams: str = "ab",
+        limits: Limits | None = None,
+    ) -> None:
         self.sent: list[tuple[bytes, Message]] = []
+        self.limits = limits
         self.unreachable: set[bytes] = set()
         self.workers, self.memory = FakeWorkers(workers), FakeMemory(limit_bytes)
         self.clients = Clients(Loop(time.monotonic), self._gone)
         served = [self._stream(number, name, prefetch) for number, name in enumerate(streams)]
-        self.broker = Broker(served, self.clients, self.workers, self._send, self.memory.retired)
+        self.timer = FakeTimer()
+        self.broker = Broker(served, self.clients, self.workers, self._send, self.memory.retired, self.timer)
         self._requests, self._names = count(1), count(1)
         for client in (1, 2):
             self.clients.greet(identity(client), Hello(0, 0, 0))
 
     def _stream(self, number: int, name: str, prefetch: int) -> ServedStream:
-        lanes = StreamLanes(prefetch, SegmentPool(self.memory, prefetch, PAGE), count(number + 1, 2))
-        return ServedStream(name, number, 10, f"fingerprint of {name}", lanes)
+        lanes = StreamLanes(prefetch, SegmentPool(self.memory, prefetch, PAGE), count(number + 1, 2), self.limits)
+        return ServedStream(name, number, 10, f"fingerprint of {name}", {"name": name}, lanes)
 
     def _send(self, socket: bytes, message: Message) -> bool:
         if socket in self.unreachable:
@@ -114,20 +151,24 @@ class Desk:
         self.broker.handle(identity(client, socket), message)
         return [reply for to, reply in self.sent[before:] if to == identity(client, socket)]
 
-    def open(self, client: int = 1, stream: str = "a", step: int = 0) -> int:
-        """Open a stream; the consumer's number, to its client as to the broker."""
+    def open(self, client: int = 1, stream: str = "a", step: int = 0, **others: Any) -> int:
+        """Open a stream; the consumer's number, to its client as to the broker. others: fields of the message."""
         name = next(self._names)
-        [reply] = self.say(client, Open(next(self._requests), name, stream, step))
+        [reply] = self.say(client, replace(self.opening(name, stream, step), **others))
         assert isinstance(reply, Opened), reply
         return name
+
+    def opening(self, name: int, stream: str = "a", step: int = 0, hold: int = 0) -> Open:
+        """The message that opens a stream, to be split after a second."""
+        return Open(next(self._requests), name, stream, step, False, "split", 1_000_000, hold, 0, 1)
 
     def holds(self, consumer: int) -> list[int]:
         """All leases of a consumer: what its client says that it holds, if nothing was lost or dropped."""
         known = self.broker.consumers.get(consumer)
         return list(known.stream.lanes.consumers[consumer].leases) if known else []
 
-    def get(self, consumer: int, step: int, client: int = 1, socket: int = 0) -> list[Message]:
-        return self.say(client, Get(next(self._requests), consumer, step, self.holds(consumer)), socket)
+    def get(self, consumer: int, step: int, client: int = 1, socket: int = 0, steps: int = 1) -> list[Message]:
+        return self.say(client, Get(next(self._requests), consumer, step, steps, self.holds(consumer), True), socket)
 
     def close(self, consumer: int, client: int = 1) -> list[Message]:
         return self.say(client, Close(next(self._requests), consumer, self.holds(consumer)))
@@ -151,7 +192,7 @@ class Desk:
 
         def built(task: Build) -> Built:
             epoch, step_in_epoch = divmod(task.step, 10)
-            return Built(task.task, epoch, step_in_epoch, 128, [["x", "|u1", [128], 0]])
+            return Built(task.task, epoch, step_in_epoch, 128, 4, [["x", "|u1", [128], 0, "each"]])
 
         return self._finish(worker, built)
 

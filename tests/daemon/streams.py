@@ -7,10 +7,11 @@ import time
 from typing import Any
 
 from loader_service import Stream
+from loader_service.core.collate import ImageBatchCollator
 from loader_service.core.rng import SampleRng
 from loader_service.data import synthetic_lines
 
-__all__ = ["deaf", "leaving", "refused", "small", "stuck"]
+__all__ = ["deaf", "leaving", "odd", "refused", "small", "stuck"]
 
 _FOREVER_S = 600.0
 
@@ -18,6 +19,13 @@ _FOREVER_S = 600.0
 def small(seed: int = 3, batch_size: int = 4) -> Stream:
     """40 line images in batches."""
     return synthetic_lines(seed=seed, batch_size=batch_size, count=40)
+
+
+def odd() -> Stream:
+    """Its description has half a character and an integer that no message can carry."""
+    stream = small()
+    stream.version, stream.collator = "of the file \udcff", ImageBatchCollator(pad_value=-(2**64 - 1))
+    return stream
 
 
 def _sleep(sample: Any, rng: SampleRng) -> Any:

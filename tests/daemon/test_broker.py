@@ -17,6 +17,7 @@ from loader_service.wire.messages import (
     Bye,
     Close,
     Closing,
+    Demand,
     Done,
     Error,
     Get,
@@ -35,8 +36,10 @@ from tests.daemon.broker_desk import PAGE, Desk, identity
 
 def test_opening_tells_what_the_stream_is() -> None:
     desk = Desk(prefetch=4)
-    assert desk.say(1, Open(7, 1, "b", 3)) == [Opened(7, 4, 10, "fingerprint of b")]
-    assert desk.say(2, Open(7, 1, "a", 0)) == [Opened(7, 4, 10, "fingerprint of a")]
+    told = [Opened(request, 3, 4, 2, 10, "fingerprint of b", {"name": "b"}) for request in (1, 2)]
+    assert desk.say(1, desk.opening(1, "b", 3)) == told[:1]
+    assert desk.say(2, desk.opening(1, "b", 3)) == told[1:]
+    assert desk.say(2, desk.opening(2, "a", hold=3)) == [Opened(3, 0, 4, 3, 10, "fingerprint of a", {"name": "a"})]
 
 
 def test_a_batch_is_answered_when_it_is_built() -> None:
@@ -45,11 +48,11 @@ def test_a_batch_is_answered_when_it_is_built() -> None:
     assert desk.steps() == [13, 14]
     task = desk.workers.all[0].tasks[0]
     assert (task.stream, task.nbytes) == (0, PAGE)
-    assert desk.say(1, Get(9, consumer, 13, []), socket=5) == []
+    assert desk.say(1, Get(9, consumer, 13, 1, [], True), socket=5) == []
     [(socket, reply)] = desk.build()
     assert socket == identity(1, 5)
-    layout = [["x", "|u1", [128], 0]]
-    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.segment, task.generation, 128, layout)
+    layout = [["x", "|u1", [128], 0, "each"]]
+    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.segment, task.generation, 128, 4, layout, 2)
 
 
 def test_a_batch_that_stands_ready_is_answered_at_once() -> None:
@@ -73,13 +76,23 @@ def test_consumers_at_one_place_share_what_is_built_once() -> None:
 
 def test_a_stream_that_is_not_served_is_told_with_those_that_are() -> None:
     desk = Desk()
-    error = desk.error(desk.say(1, Open(7, 1, "c", 0)))
+    error = desk.error(desk.say(1, desk.opening(1, "c")))
     assert type(error) is UnknownStreamError
     assert error.message == "there is no stream 'c'; this daemon serves 'a', 'b'"
     assert not desk.broker.consumers
 
 
-@pytest.mark.parametrize("message", [Open(7, 9, "a", 0), Get(7, 1, 0, []), Close(7, 1, []), Release(1, [1]), Bye()])
+@pytest.mark.parametrize(
+    "message",
+    [
+        Open(7, 9, "a", 0, False, "split", 0, 0, 0, 1),
+        Get(7, 1, 0, 1, [], True),
+        Demand(1, 0),
+        Close(7, 1, []),
+        Release(1, [1]),
+        Bye(),
+    ],
+)
 def test_a_client_that_did_not_say_hello_is_told_to_connect_again(message: Message) -> None:
     desk = Desk()
     consumer = desk.open()
@@ -154,7 +167,7 @@ def test_what_a_client_does_not_say_it_holds_has_ended() -> None:
         desk.build()
     kept, *lost = [desk.ready(desk.get(consumer, step)).lease for step in (0, 1, 2)]
     assert desk.holds(consumer) == [kept, *lost]
-    third = desk.ready(desk.say(1, Get(99, consumer, 3, [kept, 12345]))).lease
+    third = desk.ready(desk.say(1, Get(99, consumer, 3, 1, [kept, 12345], True))).lease
     assert desk.holds(consumer) == [kept, third]
     assert desk.say(1, Close(100, consumer, [third])) == [Done(100)]
     assert desk.holds(consumer) == [third]
@@ -162,9 +175,9 @@ def test_what_a_client_does_not_say_it_holds_has_ended() -> None:
 
 def test_each_consumer_of_a_client_has_a_number_of_its_own() -> None:
     desk = Desk()
-    assert isinstance(desk.say(1, Open(7, 5, "a", 0))[0], Opened)
-    assert type(desk.error(desk.say(1, Open(8, 5, "a", 0)))) is ProtocolError
-    assert isinstance(desk.say(2, Open(9, 5, "a", 0))[0], Opened), "another client's numbers are its own"
+    assert isinstance(desk.say(1, desk.opening(5))[0], Opened)
+    assert type(desk.error(desk.say(1, desk.opening(5)))) is ProtocolError
+    assert isinstance(desk.say(2, desk.opening(5))[0], Opened), "another client's numbers are its own"
 
 
 def test_leases_that_are_not_there_are_ignored() -> None:
@@ -203,7 +216,7 @@ def test_a_request_that_memory_refuses_changes_nothing() -> None:
     """Another ring is needed, to open far away and to seek there; both consumers are as they were."""
     desk = Desk(limit_bytes=3 * PAGE)
     consumers = [desk.open(), desk.open()]
-    assert type(desk.error(desk.say(1, Open(7, 9, "a", 1000)))) is MemoryLimitError
+    assert type(desk.error(desk.say(1, desk.opening(9, step=1000)))) is MemoryLimitError
     assert type(desk.error(desk.get(consumers[0], 2000))) is MemoryLimitError
     assert list(desk.broker.consumers) == consumers
     desk.build()

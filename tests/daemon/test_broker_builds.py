@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from itertools import count
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loader_service.core.debts import Limits
 from loader_service.daemon.messages import Denied, Failed, Larger, Need, Retire
-from loader_service.errors import BuildError, ConsumerClosedError, MemoryLimitError
-from loader_service.wire.messages import Bye, Close, Get, Hello, Message, Open, Ready, Release
-from tests.daemon.broker_desk import PAGE, Desk, identity
+from loader_service.errors import BuildError, MemoryLimitError
+from loader_service.wire.messages import Bye, Close, Demand, Error, Get, Hello, Message, Open, Ready, Release
+from tests.daemon.broker_desk import PAGE, Desk, FakeWorker, identity
 
 
 def test_streams_take_turns() -> None:
@@ -34,7 +35,36 @@ def test_what_a_consumer_waits_for_is_built_before_what_is_only_near() -> None:
     assert desk.steps()[0] == 6
 
 
-def test_a_step_that_cannot_be_built_is_the_end_of_those_who_came_to_it() -> None:
+def test_what_is_demanded_of_any_stream_is_built_before_all_that_is_built_ahead() -> None:
+    """Turns count among demanded steps, and among the others."""
+    desk = Desk(workers=0, prefetch=4, streams="abc")
+    consumers = {stream: desk.open(1, stream) for stream in "abc"}
+    desk.get(consumers["c"], 2)
+    desk.get(consumers["b"], 3)
+    desk.workers.all = [FakeWorker(number) for number in range(6)]
+    desk.broker.pump()
+    given = [(build.stream, build.step) for build in desk.workers.given]
+    assert sorted(given[:2]) == [(1, 3), (2, 2)]
+    built = {stream: [step for of, step in given if of == stream] for stream in range(3)}
+    assert built == {0: [0, 1, 2, 3], 1: [3, 4, 5, 6], 2: [2, 3, 4, 5]}
+
+
+def test_what_is_only_asked_for_ahead_is_not_built_first_until_it_is_demanded() -> None:
+    desk = Desk(workers=0, prefetch=4)
+    asking = desk.open(1, "b")
+    desk.open(2, "a")
+    desk.say(1, Get(99, asking, 0, 1, [], False))
+    desk.workers.all = [FakeWorker(0)]
+    desk.broker.pump()
+    assert [build.stream for build in desk.workers.given] == [0, 1]
+    desk.say(1, Get(100, asking, 3, 1, [], False))
+    desk.say(1, Demand(asking, 3))
+    desk.build()
+    assert [(build.stream, build.step) for build in desk.workers.given[2:]] == [(1, 3)]
+
+
+def test_a_step_that_cannot_be_built_is_told_to_those_who_come_to_it_and_ends_nothing_else() -> None:
+    """It is the client that ends the iteration; one that asks for another step gets it."""
     desk = Desk()
     waiting, later = desk.open(1), desk.open(2)
     desk.get(waiting, 0, socket=4)
@@ -43,11 +73,12 @@ def test_a_step_that_cannot_be_built_is_the_end_of_those_who_came_to_it() -> Non
     error = desk.error([reply])
     assert isinstance(error, BuildError)
     assert (error.step, error.cause_type, error.cause_message) == (0, "ValueError", "no data")
-    assert type(desk.error(desk.get(waiting, 1))) is ConsumerClosedError
+    assert isinstance(desk.error(desk.get(later, 0, client=2)), BuildError)
     desk.build()
     assert desk.ready(desk.get(later, 1, client=2)).step == 1
+    assert desk.ready(desk.get(waiting, 1)).step == 1
     assert desk.broker.streams["a"].metrics.failed == 1
-    assert list(desk.broker.consumers) == [later]
+    assert list(desk.broker.consumers) == [waiting, later]
 
 
 def test_a_lost_step_is_built_again_for_those_who_wait() -> None:
@@ -141,21 +172,24 @@ class AnyOrder:
     """Does whatever it is told to a broker that has little memory, and checks what must hold after each event."""
 
     def __init__(self) -> None:
-        self.desk = Desk(workers=2, prefetch=2, limit_bytes=14 * PAGE)
+        self.desk = Desk(workers=2, prefetch=2, limit_bytes=14 * PAGE, limits=Limits(evict_after_s=4.0))
         self.requests = count(1)
-        self.asked: dict[int, int] = {}
+        self.asked: dict[int, range] = {}
 
     def happen(self, event: str, client: int, n: int, m: int) -> None:
         request = next(self.requests)
         messages: dict[str, Message] = {
-            "open": Open(request, n, "abc"[n % 3], m),
-            "get": Get(request, n, m, [m, m + 1]),
+            "open": Open(request, n, "abc"[n % 3], m, m == 0, ("split", "wait")[m % 2], m * 500_000, m % 3, 0, 1),
+            "get": Get(request, n, m, 1 + m % 4, [m, m + 1], n % 2 == 0),
+            "demand": Demand(n, m),
             "release": Release(n, [m, m + 1]),
             "close": Close(request, n, [m]),
             "bye": Bye(),
         }
-        if event in messages:
-            self.asked[request] = m
+        if event == "time":
+            self.desk.timer.pass_time(m / 4)
+        elif event in messages:
+            self.asked[request] = range(m, m + 1 + m % 4)
             self.desk.say(client, messages[event])
         elif event == "hello":
             self.desk.clients.greet(identity(client), Hello(0, 0, 0))
@@ -176,14 +210,21 @@ class AnyOrder:
                 self.desk.fail(worker)
 
     def check(self) -> None:
-        """One answer to a request, of the step that it asked for, in memory that nobody writes."""
-        answers = Counter(getattr(message, "request", 0) for _, message in self.desk.sent)
-        assert all(times == 1 for request, times in answers.items() if request)
+        """The answers to a request are its steps in order, or one error after them, in memory that nobody writes."""
+        answers: dict[int, list[Message]] = defaultdict(list)
         for _, message in self.desk.sent:
-            if isinstance(message, Ready):
-                assert message.step == self.asked[message.request]
-        written = {task.claim.segment for task in self.desk.broker._tasks.values()}
+            answers[getattr(message, "request", 0)].append(message)
+        answers.pop(0, None)
+        for request, told in answers.items():
+            steps = [message.step for message in told if isinstance(message, Ready)]
+            assert steps == list(self.asked[request])[: len(steps)]
+            assert len(told) - len(steps) <= 1
+            assert not any(isinstance(message, Error) for message in told[:-1])
+        written = {task.claim.segment for task in self.desk.broker._builds._tasks.values()}
         assert not written & set(self.desk.leased())
+        for number, consumer in self.desk.broker.consumers.items():
+            assert consumer.stream.consumer(number)["leases"] <= consumer.credit, "what `status` tells"
+        assert len(self.desk.timer.wanted) <= 50
 
     def end(self) -> None:
         """All clients go and all builds end: nothing is kept but one ring of each stream."""
@@ -200,7 +241,10 @@ class AnyOrder:
 
 
 kinds = st.sampled_from(
-    ["open", "get", "get", "get", "release", "close", "bye", "hello", "build", "build", "build", "fail", "die", "need"]
+    [
+        *("open", "get", "get", "get", "demand", "release", "close", "bye", "hello"),
+        *("build", "build", "build", "fail", "die", "need", "time"),
+    ]
 )
 events = st.lists(st.tuples(kinds, st.integers(1, 3), st.integers(0, 6), st.integers(0, 9)), min_size=5, max_size=80)
 

@@ -85,7 +85,8 @@ def test_messages_are_handled_with_whose_they_are_and_answered(desk: Desk) -> No
 
 def test_what_does_not_decode_is_answered_and_goes_no_further(desk: Desk) -> None:
     socket = desk.client(b"one")
-    too_far = msgpack.packb({"kind": "get", "request": 7, "consumer": 1, "step": 2**63, "holds": []})
+    get = {"kind": "get", "request": 7, "consumer": 1, "step": 2**63, "steps": 1, "holds": [], "demanded": True}
+    too_far = msgpack.packb(get)
     for frames in ([VERSION + too_far], [VERSION + b"\xc1"], [b"x"], [b""] * 5, encode(Ping()), encode(Stop(1))):
         socket.send_multipart(frames)
     desk.turn(1)
@@ -96,7 +97,7 @@ def test_what_does_not_decode_is_answered_and_goes_no_further(desk: Desk) -> Non
 def test_one_client_with_much_to_say_does_not_keep_the_loop(desk: Desk) -> None:
     socket = desk.client(b"one")
     for number in range(1000):
-        socket.send_multipart(encode(Get(number, 1, 0, [])))
+        socket.send_multipart(encode(Get(number, 1, 0, 1, [], True)))
     desk.turn(1)
     deadline = time.monotonic() + 10
     while len(desk.handled) < 1000:
@@ -105,7 +106,7 @@ def test_one_client_with_much_to_say_does_not_keep_the_loop(desk: Desk) -> None:
         desk.loop.after(0.05, lambda: None)
         desk.loop.turn()
         assert len(desk.handled) - before <= 64
-    assert [message for _, message in desk.handled] == [Get(number, 1, 0, []) for number in range(1000)]
+    assert [message for _, message in desk.handled] == [Get(number, 1, 0, 1, [], True) for number in range(1000)]
 
 
 def test_a_message_that_is_too_large_ends_its_connection_and_no_other(desk: Desk) -> None:

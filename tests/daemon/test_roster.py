@@ -22,7 +22,8 @@ def roster(**train: Any) -> Roster:
 
 
 def facts(fingerprint: str = "f", steps: int = 10, batch_bytes: int | None = None) -> list[StreamFacts]:
-    return [StreamFacts("train", steps, fingerprint, batch_bytes), StreamFacts("val", 5, "v", None)]
+    train = StreamFacts("train", steps, fingerprint, {"seed": 1}, batch_bytes)
+    return [train, StreamFacts("val", 5, "v", {"seed": 2}, None)]
 
 
 def test_only_the_first_worker_measures_and_only_what_has_no_size() -> None:

@@ -142,7 +142,7 @@ def test_the_daemon_ends_in_time_while_its_workers_are_blocked(tmp_path: Path) -
 def test_a_consumer_that_waits_and_one_that_asks_too_late_are_told_of_the_end() -> None:
     with (
         service("slow", delay_s=60.0, prefetch=2, slot_bytes=4096) as daemon,
-        loader_client.connect(daemon.endpoint) as client,
+        loader_client.connect(daemon.endpoint, reconnect_s=0) as client,
         client.open("s") as waiting,
         client.open("s") as late,
     ):
@@ -168,7 +168,7 @@ def test_a_consumer_that_waits_and_one_that_asks_too_late_are_told_of_the_end() 
 
 def test_a_client_of_a_killed_daemon_gets_a_clear_error_at_once() -> None:
     daemon = service("slow", prefetch=2).start()
-    with loader_client.connect(daemon.endpoint) as client, client.open("s") as consumer:
+    with loader_client.connect(daemon.endpoint, reconnect_s=0) as client, client.open("s") as consumer:
         assert daemon.pid is not None
         os.kill(daemon.pid, signal.SIGKILL)
         with pytest.raises(ServiceClosedError, match="the daemon is gone"):

@@ -61,8 +61,9 @@ def test_a_view_outlives_release_loop_consumer_and_client_unchanged_while_the_da
             with client.open("s", 3) as other:
                 _advance(other, 40)
             np.testing.assert_array_equal(kept, expected["images"][1:, :, ::2])
-        with loader_client.connect(daemon.endpoint) as second, second.open("s") as other:
-            _advance(other, 40)
+        with loader_client.connect(daemon.endpoint) as second:
+            with second.open("s") as other:
+                _advance(other, 40)
             np.testing.assert_array_equal(kept, expected["images"][1:, :, ::2])
             eventually(lambda: _leased(second) == 1, "only the view that is kept is leased")
             del kept
@@ -144,10 +145,10 @@ def test_views_in_reference_cycles_and_threads_end_their_leases() -> None:
         loader_client.connect(daemon.endpoint) as client,
         client.open("s", hold_timeout_s=30) as consumer,
     ):
-        cycle: list[Any] = [next(consumer)]
+        cycle: list[Any] = [consumer.get(5)]  # one by one: none is sent ahead
         cycle.append(cycle)
         del cycle
-        box = [next(consumer)]
+        box = [consumer.get(9)]
         thread = threading.Thread(target=box.clear)
         thread.start()
         thread.join()

@@ -22,6 +22,8 @@ SHARED_WITH_CLIENTS = [
     "loader_service.core.layout",
     "loader_service.core.batch",
     "loader_service.core.steps",
+    "loader_service.core.shards",
+    "loader_service.core.difference",
 ]
 SHARED_WITH_CLIENTS += ["loader_service.errors"]
 PURE = {
@@ -105,7 +107,7 @@ def functions(module: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 def test_the_sources_are_found() -> None:
     assert {"loader_service", "loader_client", *SIBLINGS} <= set(MODULES)
     assert {layer(module) for module in MODULES} == set(range(len(LAYERS) + 1))
-    assert "loader_service.wire.protocol" in imports("loader_service.daemon.broker")
+    assert "loader_service.wire.messages" in imports("loader_service.daemon.broker")
     assert "loader_service.local" in imports("loader_service"), "imports within functions count"
 
 

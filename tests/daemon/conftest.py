@@ -1,0 +1,25 @@
+"""What several test files of the daemon begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.daemon.crew import Begin, Crew
+
+
+@pytest.fixture
+def crew() -> Iterator[Begin]:
+    """Starts workers; none of them, ready or stuck, outlives the test."""
+    made: list[Crew] = []
+
+    def start(factory: str = "small", count: int = 1, **args: Any) -> Crew:
+        made.append(Crew(factory, count, args))
+        made[-1].supervisor.spawn_all()
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.end()
