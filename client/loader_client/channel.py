@@ -118,6 +118,7 @@ class Channel:
         """End the connection. Idempotent."""
         if self._monitor is not None:
             self._poller.unregister(self._monitor)
+            self._monitor.close()
             self._monitor = None
             self.socket.disable_monitor()
         if self.daemon_pidfd is not None:

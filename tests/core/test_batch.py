@@ -155,3 +155,10 @@ def test_a_digest_reads_empty_scalar_and_strided_arrays(array: NDArray[Any]) -> 
 def test_a_batch_survives_pickle() -> None:
     batch = make_batch()
     assert pickle.loads(pickle.dumps(batch)).digest() == batch.digest()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7])
+def test_a_batch_tells_how_many_samples_stand_in_it_and_so_do_its_copies(rows: int) -> None:
+    batch = make_batch(rows=rows)
+    assert [one.rows for one in (batch, batch.copy(), pickle.loads(pickle.dumps(batch)))] == [rows] * 3
+    assert batch.digest() == make_batch().digest(), "its bytes are its tensors'"

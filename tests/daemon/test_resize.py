@@ -63,16 +63,16 @@ def test_a_leaving_worker_does_what_it_was_given_and_gets_no_more(crew: Begin) -
     one.until_ready()
     staying, leaving = one.supervisor.workers
     pid = one.pids()[1]
-    for task in (1, 2):
-        assign(one, leaving, task, step=task)
+    for task, worker in enumerate((leaving, staying, staying)):
+        assign(one, worker, task, step=task)
     one.supervisor.resize(1)
     assert leaving.report()["state"] == "leaving"
-    assert one.supervisor.next_free() is staying
+    assert one.supervisor.next_free() is None
     one.supervisor.broadcast(Retire("lsv-none"))
-    one.until_said(Built, 2)
+    one.until_said(Built, 3)
     assert numbers(one) == [0]
     until_gone(one, pid)
-    assert (one.died, leaving.built) == ([], 2)
+    assert (one.died, leaving.built, staying.built) == ([], 1, 2)
 
 
 def test_one_that_dies_while_it_leaves_is_told_and_not_replaced(crew: Begin) -> None:

@@ -63,10 +63,11 @@ def _run(client: Client, world: int, state: dict[str, Any] | None, steps: int) -
 def test_one_rank_then_two_then_three_across_resumes_read_the_same_global_batches() -> None:
     with service("small") as daemon, loader_client.connect(daemon.endpoint) as client:
         seen: list[dict[str, Any]] = []
-        state = None
+        state: dict[str, Any] | None = None
         for world in (1, 2, 3):
             batches, state = _run(client, world, state, 7)
             seen += batches
+        assert state is not None
         assert state["step"] == 21
         assert all(_same(batch, small().build(step)) for step, batch in enumerate(seen))
 
@@ -77,17 +78,20 @@ def test_a_state_of_another_stream_is_refused_and_the_part_that_differs_is_named
             state = consumer.state_dict()
         assert state["step"] == 17
         assert state["fingerprint"] == small(seed=3).fingerprint
-    with service("small", seed=4) as daemon, loader_client.connect(daemon.endpoint) as client:
-        with client.open("s", 5) as consumer:
-            with pytest.raises(StreamChangedError, match=r"seed: 4 here, 3 there.*strict=False"):
-                consumer.load_state_dict(state)
-            assert next(consumer).step == 5
-            consumer.load_state_dict(state, strict=False)
-            batch = next(consumer)
-            assert (batch.step, batch.digest()) == (17, small(seed=4).build(17).digest())
-            del batch
-            with pytest.raises(ArgumentError, match="no step"):
-                consumer.load_state_dict({"fingerprint": consumer.fingerprint})
+    with (
+        service("small", seed=4) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s", 5) as consumer,
+    ):
+        with pytest.raises(StreamChangedError, match=r"seed: 4 here, 3 there.*strict=False"):
+            consumer.load_state_dict(state)
+        assert next(consumer).step == 5
+        consumer.load_state_dict(state, strict=False)
+        batch = next(consumer)
+        assert (batch.step, batch.digest()) == (17, small(seed=4).build(17).digest())
+        del batch
+        with pytest.raises(ArgumentError, match="no step"):
+            consumer.load_state_dict({"fingerprint": consumer.fingerprint})
 
 
 def test_any_step_at_any_time_and_seeks_while_iterating() -> None:
