@@ -88,6 +88,9 @@ class Client:
         """Change the running daemon: workers, memory_limit, evict_after_s, and of `stream` (None: of each) prefetch and
         max_lanes. No byte of any batch depends on them. Raises ConfigurationError, ArgumentError, MemoryLimitError.
         """
+        for name, value in settings.items():
+            if not isinstance(value, int | float | str) or (isinstance(value, int) and abs(value) >= 2**63):
+                raise ArgumentError(f"{name} is {value!r}; a setting is a text or a number of at most 64 bits")
         self._gateway.request_once(lambda request: Tune(request, stream or "", settings), Done, "changing settings")
 
     def stop_service(self) -> None:

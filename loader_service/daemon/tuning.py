@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from loader_service.core.debts import Limits
-from loader_service.daemon.config import Config, StreamConfig
+from loader_service.daemon.config import Config
 from loader_service.daemon.memory import SharedMemoryAllocator
+from loader_service.daemon.options import StreamConfig
 from loader_service.daemon.served import ServedStream
 from loader_service.daemon.supervisor import Supervisor
 from loader_service.errors import ConfigurationError, LoaderServiceError, UnknownStreamError

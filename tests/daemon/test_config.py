@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader_service.daemon.config import Config, ServerConfig, StreamConfig, parse_bytes
+from loader_service.daemon.config import Config
 from loader_service.daemon.messages import Start, StreamSpec, decode_to_worker, encode
+from loader_service.daemon.options import ServerConfig, StreamConfig, parse_bytes
 from loader_service.errors import ConfigurationError
 from tests.daemon import streams
 
