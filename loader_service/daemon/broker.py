@@ -27,21 +27,11 @@ from loader_service.errors import (
     ServiceClosedError,
     UnknownStreamError,
 )
-from loader_service.wire.messages import (
-    Bye,
-    Close,
-    Closing,
-    Demand,
-    Done,
-    Error,
-    Get,
-    Message,
-    Open,
-    Opened,
-    Release,
-)
+from loader_service.wire.messages import Bye, Close, Closing, Demand, Done, Error, Get, Message, Open, Opened, Release
 
 __all__ = ["Broker", "Timer"]
+
+_MOMENT_S = 0.001
 
 Send = Callable[[bytes, Message], bool]
 """Sends a message to a client's socket, by identity; false where there is no such connection any more."""
@@ -135,7 +125,7 @@ class Broker:
 
     def catch_up(self) -> None:
         """Account for the time until now: who is overdue leaves its lane, and `status` tells of this moment."""
-        self._pass_time()
+        self._pass_time(due=True)
         self.pump()
 
     def say_closing(self, reason: str) -> None:
@@ -151,8 +141,11 @@ class Broker:
             self._wakes_at = None
             self.catch_up()
 
-    def _pass_time(self) -> None:
+    def _pass_time(self, *, due: bool = False) -> None:
+        """The time since the last event has passed in the state of now; that of a burst is accounted for in one go."""
         now = self._timer.clock()
+        if not due and now - self._now < _MOMENT_S:
+            return
         elapsed_s, self._now = now - self._now, now
         for stream in self.streams.values():
             known = len(stream.lanes.consumers)
