@@ -132,6 +132,14 @@ def _ask(daemon: LocalService, pause_s: float) -> list[float]:
     return taken
 
 
+def _first_batch_s(daemon: LocalService, step: int) -> float:
+    """Seconds from opening at `step`, where nobody is, to the batch."""
+    with loader_client.connect(daemon.endpoint) as client:
+        start = time.perf_counter()
+        with client.open("lines", step) as consumer, consumer.get(step):
+            return time.perf_counter() - start
+
+
 def _steady(daemon: LocalService) -> int:
     """How many segments client and workers have mapped anew in 300 steps of a ring that turns."""
     with loader_client.connect(daemon.endpoint) as client, client.open("lines", 2 * 10**6) as consumer:
@@ -189,8 +197,11 @@ def main() -> None:
             taken = _ask(daemon, pause_s)
             p50, p99 = (1e6 * _percentile(taken, part) for part in (0.5, 0.99))
             print(f"asking for a built step every {1000 * pause_s:.0f} ms: p50 {p50:.0f} us, p99 {p99:.0f} us")
+        late = [(_first_batch_s(daemon, turn), _first_batch_s(daemon, 10_000 + turn)) for turn in range(0, 1000, 100)]
+        at_0, at_10_000 = (1000 * statistics.median(times) for times in zip(*late, strict=True))
+        print(f"first batch of one who opens at step 0 {at_0:.1f} ms, at step 10,000 {at_10_000:.1f} ms")
         print(f"segments mapped anew in 300 steps of steady state: {_steady(daemon)}")
-        alone, beside = _beside_a_slow_one(daemon, 5 * 10**6, 400)
+        alone, beside = _beside_a_slow_one(daemon, 5 * 10**6, 1000)
         print(
             f"a consumer of 20 ms a batch beside one of 100 ms: {beside / alone:.2f} of its {alone:.1f} batches/s alone"
         )
