@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from loader_service import __version__
@@ -24,23 +25,30 @@ _Command = Callable[[argparse.Namespace], int]
 def _serve(arguments: argparse.Namespace) -> int:
     import msgspec
 
+    from loader_service.daemon import logs
     from loader_service.daemon.config import Config
     from loader_service.daemon.notify import notify_ready
     from loader_service.daemon.service import Service
 
-    logging.basicConfig(
-        level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    as_json = logs.wants_json(os.environ.get(logs.ENVIRONMENT_VARIABLE, "")) or arguments.log_json
     config = Config.load(arguments.config)
     given = {"endpoint": arguments.endpoint, "workers": arguments.workers}
     filled = msgspec.to_builtins(config.server) | {key: value for key, value in given.items() if value is not None}
     config = Config.of(config.to_mapping() | {"server": filled}, source="command line")
 
     def ready(endpoint: str) -> None:
-        print(f"loader-service: serving {', '.join(config.streams)} at {endpoint}", flush=True)
+        _say(f"loader-service: serving {', '.join(config.streams)} at {endpoint}\n")
         notify_ready()
 
-    return Service(config, ready).run()
+    with closing(logs.configure(arguments.log_level, as_json=as_json)):
+        return Service(config, ready).run()
+
+
+def _say(text: str) -> None:
+    """Write to standard output, if that can be written: a full disk is no reason for a daemon to end."""
+    with suppress(OSError, ValueError):
+        if sys.stdout is not None:
+            os.write(sys.stdout.fileno(), text.encode(errors="backslashreplace"))
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -159,6 +167,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument("--endpoint", help="instead of [server] endpoint")
     serve.add_argument("--workers", type=int, help="instead of [server] workers")
     serve.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    serve.add_argument("--log-json", action="store_true", help="log lines as JSON objects (or LOADER_SERVICE_LOG=json)")
     serve.set_defaults(command=_serve)
 
 

@@ -59,7 +59,7 @@ def print_status(status: dict[str, Any]) -> None:
     workers = _table("Workers", "worker", "pid", "state", "tasks", "built", "deaths")
     for one in status["workers"]:
         workers.add_row(*(str(one[key]) for key in ("worker", "pid", "state", "tasks", "built", "deaths")))
-    keys = ("consumer", "pid", "stream", "lane", "position", "waits_for", "holds")
+    keys = ("consumer", "pid", "stream", "shard", "lane", "pace", "position", "waits_for", "holds", "held_others_up_s")
     consumers = _table("Consumers", *keys)
     for one in status["consumers"]:
         consumers.add_row(*("-" if one[key] is None else str(one[key]) for key in keys))

@@ -21,13 +21,16 @@ from loader_service.errors import HoldLimitError, LoaderServiceError, SharedMemo
 from loader_service.wire.messages import Close, Demand, Done, Get, Ready
 from loader_service.wire.segment import Segment
 
-__all__ = ["Asking"]
+__all__ = ["HOLD_POLL_S", "Asking"]
 
 _CLOSE_TIMEOUT_S = 2.0
 _DEMAND_AFTER_S = 0.003
 """So long a step may take before the daemon is told that it is waited for."""
+_ASK_AGAIN_S = 10.0
+"""So long, and it is asked for again, in case that a message was lost."""
 _FOR_EVER = 2**62
-_HOLD_POLL_S = 0.002
+HOLD_POLL_S = 0.002
+"""How often a request at the hold limit looks whether a batch was dropped."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class Asking:
         self._lane: int | None = None
         self._segments: dict[int, Segment] = {}
         self._waits_since: float | None = None
+        self._asked_at = 0.0
         self._unmapped = ""
 
     @property
@@ -66,7 +70,7 @@ class Asking:
     def pause_s(self) -> float:
         """How long to wait, at most, before the next poll."""
         if self.at_limit:
-            return _HOLD_POLL_S
+            return HOLD_POLL_S
         return LOOK_S if self._run is None or self._run.demanded else _DEMAND_AFTER_S
 
     def poll(self, step: int, *, following: bool, stop: int | None) -> Batch | None:
@@ -79,8 +83,9 @@ class Asking:
         since = self._waits_since = now if self._waits_since is None else self._waits_since
         if self._limited(step, following, now - since):
             return None
-        if self._run is None or self._run.step != step:
+        if self._run is None or self._run.step != step or now - self._asked_at >= _ASK_AGAIN_S:
             self.ask(step, stop if following else step + 1, demanded=True)
+            self._asked_at = now
         batch = self._take()
         if batch is None:
             self._demand(now - since)
@@ -89,7 +94,7 @@ class Asking:
         return batch
 
     def give_up(self) -> None:
-        """Nobody waits for the request any more; it stays in flight, for whoever polls for its step again."""
+        """Nobody waits any more; what is asked for stays in flight, for whoever polls for it again."""
         self._waits_since = None
 
     def ask(self, step: int, stop: int | None, *, demanded: bool) -> None:
@@ -105,22 +110,29 @@ class Asking:
     def limit_error(self, step: int) -> HoldLimitError:
         """What is wrong while `at_limit`."""
         return HoldLimitError(
-            f"step {step} of {self._plan.stream!r} has no slot: this consumer holds arrays of steps {self.held_steps}, "
-            f"it may hold {self.hold} batches (hold), and the ring has {self.prefetch} slots (prefetch); drop each "
-            "batch before you ask for the next (`with batch:` or batch.release()), keep batch.copy() of what must "
-            "stay, or raise hold and prefetch"
+            f"step {step} of {self._plan.stream!r} has no slot: this consumer holds arrays of steps {self.held_steps}; "
+            f"it may hold {self.hold} batches (hold), none of them {self.prefetch} steps behind, for the ring has "
+            f"{self.prefetch} slots (prefetch). Drop each batch before you ask for the next (`with batch:` or "
+            "batch.release()), keep batch.copy() of what must stay, or raise hold and prefetch"
         )
 
     def close(self) -> None:
         """Tell the daemon, which may be gone: then it has ended the consumer itself. Idempotent."""
-        self._session.consumers.pop(self._number, None)
         holds = self._holds()
+        self._session.say(Close(0, self._number, holds))  # whatever interrupts the rest
+        self._session.consumers.pop(self._number, None)
         with suppress(LoaderServiceError):
             self._channel.request(
                 lambda request: Close(request, self._number, holds), Done, _CLOSE_TIMEOUT_S, "closing a consumer"
             )
         self._channel.close()
         self._segments.clear()
+
+    def drop(self) -> None:
+        """Close the consumer without waiting for an answer: another has taken its place."""
+        self._session.say(Close(0, self._number, self._holds()))
+        self._session.consumers.pop(self._number, None)
+        self._channel.close()
 
     def _holds(self) -> list[int]:
         return [lease for _, lease in self._session.held(self._number)]
@@ -148,6 +160,8 @@ class Asking:
         if reply is None:
             self._run = run
             return None
+        if reply.step != run.step:  # the one before it was lost on the way: ask again
+            return None
         try:
             batch = self._batch(reply)
         except SharedMemoryError:
@@ -169,12 +183,19 @@ class Asking:
     def _batch(self, ready: Ready) -> Batch:
         segment = self._segment(ready.slot, ready.segment)
         memory = LeasedMemory(segment, ready.nbytes)
+        self._leave_behind(ready)
         self._session.keep(ready.lease, memory, self._number, ready.lane, ready.step)
         self._lane = ready.lane
         if ready.prefetch != self.prefetch:
             self.prefetch = ready.prefetch
             self._segments = {slot: one for slot, one in self._segments.items() if slot < ready.prefetch}
         return leased_batch(ready, segment, memory, self._plan.shard)
+
+    def _leave_behind(self, ready: Ready) -> None:
+        """What is held at a step that cannot be in one window with this one is in its way no more: there was a jump."""
+        for lease in self._session.held(self._number).values():
+            if lease.lane == ready.lane and abs(lease.step - ready.step) >= ready.prefetch:
+                lease.lane = -1
 
     def _segment(self, slot: int, name: str) -> Segment:
         """The mapping of a slot, kept until another segment stands there."""

@@ -43,6 +43,7 @@ class Channel:
         self.socket = session.new_socket()
         self._lock = threading.Lock()
         self._requests = 0
+        self._closing = False
         self._end: str | None = None
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)
@@ -69,12 +70,11 @@ class Channel:
 
     def post(self, message: Message) -> None:
         """Send a message whose answer nobody waits for; one that the daemon is gone for is dropped."""
-        if not self.socket.closed:
-            self.socket.send(encode(message)[0], zmq.NOBLOCK)
+        self.socket.send(encode(message)[0], zmq.NOBLOCK)
 
     def take(self, number: int, answer: type[_Reply]) -> _Reply | None:
         """The answer to request `number` if it is here. Raises the error that it is, ServiceClosedError."""
-        while not self.socket.closed:
+        while not self._closing:
             try:
                 reply = decode(self.socket.recv_multipart(zmq.NOBLOCK), DAEMON_MESSAGES)
             except zmq.Again:
@@ -83,18 +83,24 @@ class Channel:
                 self._end = f"it said that it ends: {reply.reason}"
             elif getattr(reply, "request", None) == number:
                 return _checked(reply, answer)
-        if self.socket.closed or self._end is not None:
-            raise ServiceClosedError(f"the daemon is gone ({self._end or 'this client is closed'})")
+        if self._closing or self.socket.closed:
+            raise ServiceClosedError("this client is closed; connect again")
+        if self._end is not None:
+            raise ServiceClosedError(f"the daemon is gone ({self._end})")
         return None
 
     def wait(self, timeout_s: float) -> None:
         """Until something has come, the daemon has ended, or `timeout_s` seconds have passed."""
+        if self.socket.closed:
+            return
         ready = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
         if ready and self.socket not in ready and not self.socket.poll(_LAST_WORDS_MS):
             self._end = self._end or "its process or connection has ended"
 
     def has_message(self) -> bool:
         """Whether something has come. Resets the edge of the socket's descriptor."""
+        if self.socket.closed:
+            return True
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def request(self, make: Callable[[int], Message], answer: type[_Reply], timeout_s: float, what: str) -> _Reply:
@@ -102,6 +108,7 @@ class Channel:
 
         Raises the daemon's error, DeadlineError, ServiceClosedError.
         """
+        self._session.check_process()
         deadline = time.monotonic() + timeout_s
         with self._lock:
             number = self.send(make)
@@ -115,7 +122,13 @@ class Channel:
             return reply
 
     def close(self) -> None:
-        """End the connection. Idempotent."""
+        """End the connection; a `request` that waits in another thread raises. Idempotent."""
+        self._closing = True
+        if not self._session.forked:  # else the socket is the parent's, and so may be the lock
+            with self._lock:
+                self._close()
+
+    def _close(self) -> None:
         if self._monitor is not None:
             self._poller.unregister(self._monitor)
             self._monitor.close()

@@ -27,6 +27,8 @@ __all__ = ["Client", "connect"]
 _TIMEOUT_S = 10.0
 _RECONNECT_S = 30.0
 _MAX_PATIENCE_S = 1e6
+_MAX_HOLD = 65535
+_MAX_WORLD = 2**31
 
 
 class Client:
@@ -75,7 +77,9 @@ class Client:
         """
         live = start_step == "live"
         start, stop = checked_span(0 if live else start_step, stop_step)
-        plan = Plan(stream, pace, _microseconds(patience_s), _checked_hold(hold), Shard(*shard), hold_timeout_s)
+        terms = (_microseconds("patience_s", patience_s), _checked_hold(hold))
+        _microseconds("hold_timeout_s", hold_timeout_s)
+        plan = Plan(stream, pace, *terms, _checked_shard(shard), hold_timeout_s)
         consumer = Consumer(self._gateway, plan, None if live else start, stop, self)
         self._consumers.add(consumer)
         return consumer
@@ -125,10 +129,21 @@ class Client:
             warnings.warn(f"the client of {self.endpoint} was not closed", ResourceWarning, stacklevel=2, source=self)
 
 
-def _microseconds(patience_s: float) -> int:
-    if not 0 <= patience_s <= _MAX_PATIENCE_S:
-        raise ArgumentError(f"patience_s is {patience_s}; it must lie in [0, {_MAX_PATIENCE_S:.0f}] seconds")
-    return math.ceil(patience_s * 1e6)
+def _microseconds(name: str, seconds: float) -> int:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_PATIENCE_S:
+        raise ArgumentError(f"{name} is {seconds!r}; it must lie in [0, {_MAX_PATIENCE_S:.0f}] seconds")
+    return math.ceil(seconds * 1e6)
+
+
+def _checked_shard(shard: tuple[int, int]) -> Shard:
+    try:
+        rank, world = shard
+    except (TypeError, ValueError):
+        raise ArgumentError(f"shard is {shard!r}; it must be (rank, world size)") from None
+    checked = Shard(rank, world)
+    if checked.world > _MAX_WORLD:
+        raise ArgumentError(f"shard is {shard!r}; the world size must be at most {_MAX_WORLD}")
+    return checked
 
 
 def _checked_hold(hold: int | None) -> int:
@@ -137,8 +152,8 @@ def _checked_hold(hold: int | None) -> int:
         number = 0 if hold is None else index(hold)
     except TypeError:
         raise ArgumentError(f"hold is {hold!r}; it must be an integer of at least 1") from None
-    if number < 1 and hold is not None:
-        raise ArgumentError(f"hold is {number}; it must be an integer of at least 1")
+    if hold is not None and not 1 <= number <= _MAX_HOLD:
+        raise ArgumentError(f"hold is {number}; it must lie in [1, {_MAX_HOLD}]")
     return number
 
 

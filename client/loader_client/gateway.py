@@ -21,7 +21,7 @@ from loader_client.channel import Channel
 from loader_client.session import Session
 from loader_service.core.shards import Shard
 from loader_service.errors import DeadlineError, ServiceClosedError, ServiceUnavailableError
-from loader_service.wire.endpoint import socket_path
+from loader_service.wire.endpoint import check_trusted, socket_path
 from loader_service.wire.messages import Close, Hello, Message, Open, Opened, Welcome
 from loader_service.wire.process import open_pidfd, pid_namespace
 
@@ -86,50 +86,56 @@ class Gateway:
         self.streams: tuple[str, ...] = ()
         self._numbers = count(1)
         self._lock = threading.Lock()
-        self._channel = Channel(self.session)
+        self._channel = Channel(self.session)  # until one is greeted
 
     def greet(self) -> None:
         """Say Hello to the first daemon. Raises ServiceUnavailableError."""
-        try:
-            self._greet(self._channel, self.timeout_s)
-        except (DeadlineError, ServiceClosedError):
-            raise ServiceUnavailableError(
-                f"no daemon answered at {self.endpoint} within {self.timeout_s} s; start one with "
-                "`loader-service serve CONFIG.toml`, or name its endpoint"
-            ) from None
+        deadline = time.monotonic() + self.timeout_s
+        while not self._greeted(deadline - time.monotonic()):
+            if time.monotonic() >= deadline:
+                raise ServiceUnavailableError(
+                    f"no daemon answered at {self.endpoint} within {self.timeout_s} s; start one with "
+                    "`loader-service serve CONFIG.toml`, or name its endpoint"
+                )
+            time.sleep(_PAUSE_S)
 
     def request(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
         """One request that may be repeated, to the daemon of now or the next one. Raises what it answers."""
-        generation = self.generation
-        try:
-            return self._channel.request(make, answer, self.timeout_s, what)
-        except ServiceClosedError as error:
-            self.revive(generation, time.monotonic() + self.reconnect_s, error.message)
-            return self._channel.request(make, answer, self.timeout_s, what)
+        until: float | None = None
+        while True:
+            generation = self.generation
+            try:
+                return self._channel.request(make, answer, self.timeout_s, what)
+            except ServiceClosedError as error:
+                gone = error.message
+            until = time.monotonic() + self.reconnect_s if until is None else until
+            self.revive(generation, until, gone)
 
     def request_once(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
         """One request to the daemon of now only."""
         return self._channel.request(make, answer, self.timeout_s, what)
 
-    def open(self, plan: Plan, start_step: int | None) -> Opening:
-        """A consumer at `start_step`, None for live. Raises what the daemon answers."""
+    def open(self, plan: Plan, start_step: int | None, consumer: object) -> Opening:
+        """Open `consumer` at `start_step`, None for live; closed when it is dropped. Raises what the daemon answers."""
         while True:
             generation, number = self.generation, next(self._numbers)
+            self.session.enlist(number, consumer)
             try:
                 opened = self.request(partial(_open, plan, start_step, number), Opened, f"opening {plan.stream!r}")
-                if generation == self.generation:  # else it may be open at a daemon that is gone
-                    channel = Channel(self.session)
-                    channel.watch(self.daemon_pidfd)
-                    return Opening(number, opened, channel, generation)
+                with self._lock:
+                    if generation == self.generation:  # else it may be open at a daemon that is gone
+                        channel = Channel(self.session)
+                        channel.watch(self.daemon_pidfd)
+                        return Opening(number, opened, channel, generation)
             except BaseException:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
                 self.forget(number)
                 raise
             self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Close a consumer that nobody reads any more."""
+        """Close a consumer that nobody reads any more; also one whose Open was given up."""
+        self.session.say(Close(0, number, [lease for _, lease in self.session.held(number)]))
         self.session.consumers.pop(number, None)
-        self._channel.post(Close(0, number, [lease for _, lease in self.session.held(number)]))
 
     def revive(self, generation: int, deadline: float, gone: str, given_up: Callable[[], bool] = lambda: False) -> None:
         """Greet the daemon that takes the place of that of `generation`, which is `gone` for that reason.
@@ -139,16 +145,10 @@ class Gateway:
         with self._lock:
             if self.generation != generation:
                 return
-            while not (self.closed or given_up()) and self._path.parent.is_dir():
+            while not (self.closed or given_up()) and self.can_return():
                 left_s = deadline - time.monotonic()
-                channel = Channel(self.session)
-                try:
-                    self._greet(channel, max(0.0, min(left_s, _ATTEMPT_S)))
-                except (DeadlineError, ServiceClosedError):
-                    channel.close()
-                else:
-                    self._channel.close()
-                    self._channel, self.generation = channel, generation + 1
+                if self._greeted(min(left_s, _ATTEMPT_S)):
+                    self.generation += 1
                     return
                 if left_s <= 0:
                     break
@@ -159,6 +159,10 @@ class Gateway:
                 else f"{gone}; none came back at {self.endpoint} in time: start it and ask again"
             )
 
+    def can_return(self) -> bool:
+        """Whether a daemon may come to the endpoint: the directory of one that belonged to a process goes with it."""
+        return self._path.parent.is_dir()
+
     def close(self) -> None:
         """End the connection. Idempotent."""
         self.closed = True
@@ -168,14 +172,30 @@ class Gateway:
             os.close(self.daemon_pidfd)
             self.daemon_pidfd = None
 
-    def _greet(self, channel: Channel, timeout_s: float) -> None:
-        welcome = channel.request(
-            lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, timeout_s, "connecting"
-        )
+    def _greeted(self, timeout_s: float) -> bool:
+        """Say Hello on a new connection, and have that if a daemon answers; one that ends does not count."""
+        check_trusted(self._path)
+        channel = Channel(self.session)
+        try:
+            welcome = channel.request(
+                lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, max(0.0, timeout_s), "connecting"
+            )
+        except (DeadlineError, ServiceClosedError):
+            channel.close()
+            return False
+        except BaseException:
+            channel.close()
+            raise
+        old, self._channel = self._channel, channel
+        old.close()
+        self._watch(welcome)
+        return True
+
+    def _watch(self, welcome: Welcome) -> None:
         visible = welcome.pid_namespace == pid_namespace() != 0
         old, self.daemon_pidfd = self.daemon_pidfd, open_pidfd(welcome.pid) if visible else None
         with suppress(OSError):
             if old is not None:
                 os.close(old)
         self.streams, self.daemon_pid = tuple(welcome.streams), welcome.pid
-        channel.watch(self.daemon_pidfd)
+        self._channel.watch(self.daemon_pidfd)

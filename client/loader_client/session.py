@@ -62,6 +62,7 @@ class Session:
         socket = self._context.socket(zmq.DEALER)
         socket.linger = _LINGER_MS
         socket.sndhwm = 0  # an end of a lease is never dropped
+        socket.rcvhwm = 0  # nor what the daemon sends: never more than a consumer may hold
         socket.routing_id = self._token + self._channels.to_bytes(4, "big")
         self._channels += 1
         socket.connect(self.endpoint)
@@ -80,6 +81,15 @@ class Session:
         lease = Lease(memory, self._deaths.put)
         lease.lane, lease.step = lane, step
         self.leases[consumer, number] = lease
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that connected."""
+        return os.getpid() != self._pid
+
+    def say(self, message: Message) -> None:
+        """Tell the daemon something that has no answer, from any thread; no signal comes between."""
+        self._deaths.put(message)
 
     def enlist(self, number: int, consumer: object) -> None:
         """Book a consumer: it is closed when it is dropped."""
@@ -101,7 +111,9 @@ class Session:
     def _tell_deaths(self, socket: zmq.Socket[bytes]) -> None:
         """The thread: tell what has died, until the session is closed and nothing is left to die."""
         while not (self._closed and not self.leases):
-            self._deaths.get()
+            said = self._deaths.get()
+            if isinstance(said, Message):
+                _say(socket, said)
             for key, lease in list(self.leases.items()):
                 if lease() is None:
                     _say(socket, Release(key[0], [key[1]]))

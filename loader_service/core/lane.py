@@ -18,6 +18,8 @@ from loader_service.errors import IntegrityError
 
 __all__ = ["Lane", "Member"]
 
+_END = 2**63
+
 
 @dataclass(slots=True)
 class Member:
@@ -59,8 +61,8 @@ class Lane:
 
     @property
     def window(self) -> range:
-        """[base, base + P): the steps that may be claimed."""
-        return range(self.base, self.base + min(self.prefetch, len(self.ring.slots)))
+        """[base, base + P): the steps that may be claimed; there are none from 2^63 on."""
+        return range(self.base, min(self.base + min(self.prefetch, len(self.ring.slots)), _END))
 
     @property
     def reach(self) -> range:
@@ -174,6 +176,11 @@ class Lane:
             self.ring.free(step)
         elif self.ring.state(step) is SlotState.FREE:
             self._frontier = min(self._frontier, step)
+
+    def lose(self, step: int) -> None:
+        """What stands ready cannot be had any more, but by those who hold it: it can be claimed again."""
+        self.ring.free(step)
+        self._frontier = min(self._frontier, step)
 
     # --- size --------------------------------------------------------------------------------------------
 

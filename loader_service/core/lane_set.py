@@ -8,13 +8,13 @@ it ends and its segments are spare; at most `max_lanes` lanes have members. It k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
 
 from loader_service.core.lane import Lane, Member
 from loader_service.core.pool import SegmentPool
-from loader_service.core.slots import Slot
+from loader_service.core.slots import Slot, SlotState
 from loader_service.errors import MemoryLimitError, SharedMemoryError
 
 __all__ = ["Claim", "LaneSet"]
@@ -60,6 +60,15 @@ class LaneSet:
         """The lane that one who wants `step` joins. Raises MemoryLimitError, SharedMemoryError where there is none."""
         return self.holding(step) or self._begin(step)
 
+    def check_room(self, lane: Lane, step: int, held: Collection[str]) -> None:
+        """Raises MemoryLimitError where one who wants `step` would wait for what it holds itself, in these segments."""
+        slot = lane.ring.of(step)
+        if slot.step != step and slot.segment in held and not self.pool.could_take(1):
+            raise MemoryLimitError(
+                f"step {step} has no memory: this consumer holds arrays in {len(held)} segments, and there is no room "
+                "for another; drop them, or raise [server] memory_limit"
+            )
+
     def could_leave(self, lane: Lane, member: Member) -> bool:
         """Whether there is room for a member to go on in another lane, and for the others without what it leases."""
         spares = len(member.leases)
@@ -97,12 +106,25 @@ class LaneSet:
         joined = f"the steps {', '.join(windows)} can be had without one" if windows else "no lane is there to join"
         return f'{joined}; open at one of them (or "live"), or close a consumer'
 
+    def tidy(self, lane: Lane) -> None:
+        """After a change of a lane: it has its size if it can, and ends if it is done."""
+        self.fit(lane)
+        self.end_if_done(lane)
+
     def end_if_done(self, lane: Lane) -> None:
         """A lane without members ends as soon as no worker writes into it."""
         if not lane.members and not lane.ring.building():
             del self.lanes[lane.name]
             for slot in lane.ring.slots:
                 self.pool.give(slot.segment)
+
+    def state(self, lane: Lane, step: int) -> SlotState:
+        """The state of `step`; what stands ready in a lost segment, which nobody new can map, is built again."""
+        state = lane.ring.state(step)
+        if state is SlotState.READY and self.pool.lost(lane.ring.of(step).segment):
+            lane.lose(step)
+            return SlotState.FREE
+        return state
 
     # --- builds ------------------------------------------------------------------------------------------
 
@@ -120,6 +142,7 @@ class LaneSet:
         """Put a segment of at least `nbytes` under a claim whose own is too small. Raises as memory does."""
         lane = self.lanes[claim.lane]
         slot = lane.ring.of(claim.step)
+        self.pool.make_room(slot.segment, nbytes)
         segment = self.pool.take(nbytes)
         slot.segment, old = segment, slot.segment
         self.pool.give(old)

@@ -178,7 +178,10 @@ class StreamLanes:
         return self._after_build(claim)
 
     def failed(self, claim: Claim, error: Any) -> list[tuple[int, Answer]]:
-        """The claim's step cannot be built: the answers to those who waited for it."""
+        """The claim's step cannot be built: the answers to those who waited; built again if its segment is lost."""
+        if self.pool.lost(claim.segment):
+            self.aborted(claim)
+            return []
         self.lanes[claim.lane].ring.fail(claim.step, error)
         return self._after_build(claim)
 
@@ -222,10 +225,14 @@ class StreamLanes:
         """Leave the lane, if in one, for that of `step`. Raises what memory raises; EvictedError after a split."""
         self._depart(consumer, asking)
         asking.position = step
+        split = asking.split
         try:
-            return self._join(consumer, asking)
+            lane = self._join(consumer, asking)
+            self.rings.check_room(lane, step, asking.leases.values())
+            return lane
         except (MemoryLimitError, SharedMemoryError) as error:
-            if not asking.split:
+            self._depart(consumer, asking)
+            if not split:
                 raise
             self.evict(consumer, f"it fell behind, and there is no memory for a lane of its own: {error.message}")
             raise EvictedError(asking.evicted) from error
@@ -240,11 +247,7 @@ class StreamLanes:
         lane, departing.lane = departing.lane, None
         if lane is not None:
             departing.debt_s = lane.leave(consumer).debt_s
-            self._tidy(lane)
-
-    def _tidy(self, lane: Lane) -> None:
-        self.rings.fit(lane)
-        self.rings.end_if_done(lane)
+            self.rings.tidy(lane)
 
     def _forget_if_done(self, consumer: int, known: Consumer) -> None:
         if known.closed and not known.leases:
@@ -273,7 +276,7 @@ class StreamLanes:
             answer = self._answer(name, self.consumers[name]) if member.wanted == claim.step else None
             if answer is not None:
                 answers.append((name, answer))
-        self._tidy(lane)
+        self.rings.tidy(lane)
         return answers
 
     def _answer(self, consumer: int, asking: Consumer) -> Answer | None:
@@ -282,7 +285,7 @@ class StreamLanes:
         step = lane.members[consumer].wanted
         if step is None or step not in lane.reach:
             return None
-        state, slot = lane.ring.state(step), lane.ring.of(step)
+        state, slot = self.rings.state(lane, step), lane.ring.of(step)
         if state is SlotState.FAILED:
             lane.members[consumer].wanted = None
             return Failure(step, slot.content)

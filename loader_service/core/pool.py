@@ -1,8 +1,11 @@
 """Segments of one stream: which stand in a ring, which are leased, which are spare.
 
 Owns `SegmentPool`, plain accounting over an injected allocator. Invariant: `take` never gives a segment that a
-lease is on, that was leased to an evicted consumer, or that stands in a ring; and each use of a segment has a higher
-generation than the one before. Fails as its allocator does: nothing is lost then.
+lease is on, that was leased to an evicted consumer, that is lost, or that stands in a ring; and each use of a segment
+has a higher generation than the one before. Fails as its allocator does: nothing is lost then.
+
+A segment is lost when somebody has removed its name from the machine: who has it mapped goes on, nobody else can map
+it. It is looked for when it is to be written and when it is to be granted, so that no lost one ever is.
 
     kept after use: at most `reserve` segments in all, none smaller than `segment_bytes`; the rest is retired
 """
@@ -35,6 +38,10 @@ class Allocator(Protocol):
         """Whether `nbytes` more could be created now, as far as can be told."""
         ...
 
+    def exists(self, segment: str) -> bool:
+        """Whether others can still find it by its name."""
+        ...
+
 
 @dataclass(slots=True)
 class _Segment:
@@ -42,6 +49,7 @@ class _Segment:
     in_ring: bool = False
     generation: int = 0
     abandoned: bool = False
+    lost: bool = False
 
 
 class SegmentPool:
@@ -90,16 +98,31 @@ class SegmentPool:
 
     def take(self, nbytes: int = 0) -> str:
         """A segment for a ring: unleased, of at least max(nbytes, segment_bytes). Raises as the allocator."""
-        wanted = self.segment_bytes if nbytes <= self.segment_bytes else align(nbytes + nbytes // 4, _PAGE)
-        for name in self._spare:
-            if self._segments[name].nbytes >= wanted:
-                del self._spare[name]
+        wanted = self._wanted(nbytes)
+        while (name := self._first_spare(wanted)) is not None:
+            del self._spare[name]
+            if not self.lost(name):
                 self._segments[name].in_ring = True
                 return name
+            self._settle(name)
         name = self._allocator.create(wanted)
         self._segments[name] = _Segment(wanted, in_ring=True)
         self._grow_to(wanted)
         return name
+
+    def make_room(self, segment: str, nbytes: int) -> None:
+        """Retire a segment that nobody reads where one of `nbytes` has room in its place, and none beside it."""
+        wanted, held = self._wanted(nbytes), self.nbytes(segment)
+        beside = self._first_spare(wanted) is not None or self._allocator.fits(wanted)
+        if not beside and segment in self._segments and self._allocator.fits(wanted - held):
+            del self._segments[segment]
+            self._allocator.retire(segment)
+
+    def _wanted(self, nbytes: int) -> int:
+        return self.segment_bytes if nbytes <= self.segment_bytes else align(nbytes + nbytes // 4, _PAGE)
+
+    def _first_spare(self, nbytes: int) -> str | None:
+        return next((name for name in self._spare if self._segments[name].nbytes >= nbytes), None)
 
     def give(self, segment: str) -> None:
         """The segment leaves its ring; it stays untouched while a lease is on it. One that is retired is ignored."""
@@ -110,8 +133,8 @@ class SegmentPool:
     def swap(self, segment: str) -> str:
         """Another segment for the place of a leased one, which leaves its ring. Raises as the allocator.
 
-        One whose holder was evicted is retired first, so that the other may have its room; not while it is leased
-        too, for then its room would go to whoever comes first when that lease ends.
+        One whose holder was evicted, or that is lost, is retired first, so that the other may have its room; not while
+        it is leased too, for then its room would go to whoever comes first when that lease ends.
         """
         if segment in self._segments and self._segments[segment].abandoned and not self._leases[segment]:
             self.give(segment)
@@ -134,9 +157,18 @@ class SegmentPool:
             self._settle(segment)
 
     def leased(self, segment: str) -> bool:
-        """Whether it must not be written: a lease is on it, an evicted consumer may read it, or it is retired."""
+        """Whether it must not be written: it is leased, an evicted consumer may read it, it is lost or retired."""
         known = self._segments.get(segment)
-        return known is None or known.abandoned or self._leases[segment] > 0
+        return known is None or known.abandoned or self._leases[segment] > 0 or self.lost(segment)
+
+    def lost(self, segment: str) -> bool:
+        """Whether its name is gone: it is given up then, and retired as soon as nobody reads it."""
+        known = self._segments.get(segment)
+        if known is None:
+            return False
+        if not known.lost and not self._allocator.exists(segment):
+            known.lost = known.abandoned = True
+        return known.lost
 
     def abandon(self, segment: str) -> None:
         """End a lease whose holder may go on reading: the segment is never written again, and retired in time."""

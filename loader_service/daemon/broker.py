@@ -7,6 +7,7 @@ time that has passed is accounted for, so that whoever is overdue has left its l
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -16,6 +17,7 @@ from loader_service.core.consumers import Answer, Grant
 from loader_service.core.pace import Pace, Terms
 from loader_service.daemon.builds import Builds, WorkerPort, Workers
 from loader_service.daemon.clients import Client, Clients
+from loader_service.daemon.deaths import Death
 from loader_service.daemon.messages import FromWorker
 from loader_service.daemon.replies import opened, ready
 from loader_service.daemon.served import ServedStream
@@ -30,6 +32,8 @@ from loader_service.errors import (
 from loader_service.wire.messages import Bye, Close, Closing, Demand, Done, Error, Get, Message, Open, Opened, Release
 
 __all__ = ["Broker", "Timer"]
+
+_log = logging.getLogger("loader_service.broker")
 
 _MOMENT_S = 0.001
 
@@ -95,15 +99,15 @@ class Broker:
         self.pump()
 
     def worker_said(self, worker: WorkerPort, message: FromWorker) -> None:
-        """A build ended, or needs a larger segment."""
+        """A task ended, or needs a larger segment."""
         self._pass_time()
         self._builds.worker_said(worker, message)
         self.pump()
 
-    def tasks_lost(self, tasks: list[int], how: str) -> None:
-        """Their worker died, as `how` says."""
+    def tasks_lost(self, tasks: list[int], death: Death) -> None:
+        """Their worker died."""
         self._pass_time()
-        self._builds.lost(tasks, how)
+        self._builds.lost(tasks, death)
         self.pump()
 
     def client_gone(self, client: Client) -> None:
@@ -153,7 +157,11 @@ class Broker:
             for number, answer in passed.answers:
                 self._answer(number, answer)
             for number in passed.evicted:
-                self._refuse(number, EvictedError(stream.lanes.consumers[number].evicted))
+                error = EvictedError(stream.lanes.consumers[number].evicted)
+                pid = self.consumers[number].client.pid
+                fields = {"stream": stream.name, "consumer": number, "pid": pid}
+                _log.warning("consumer %d of stream %s: %s", number, stream.name, error.message, extra=fields)
+                self._refuse(number, error)
             if len(stream.lanes.consumers) < known:  # one that was closed lost its last leases
                 for number in list(self.consumers):
                     self._forget_if_done(number)
@@ -189,8 +197,7 @@ class Broker:
             raise UnknownStreamError(
                 f"there is no stream {message.stream!r}; this daemon serves {', '.join(map(repr, self.streams))}"
             )
-        if message.consumer in client.consumers:
-            raise ProtocolError(f"consumer {message.consumer} of this client is open; give each a number of its own")
+        client.check_new(message.consumer)
         terms = Terms(Pace(message.pace, message.patience_us / 1e6), message.hold or None)
         number = next(self._numbers)
         start_step = stream.lanes.open(number, None if message.live else message.start_step, terms)
@@ -249,7 +256,9 @@ class Broker:
 
     def _close(self, client: Client, message: Close) -> None:
         number = client.consumers.get(message.consumer)
-        if number is not None:
+        if number is None:
+            client.give_up(message.consumer)
+        else:
             self.consumers[number].waiting = None
             self.consumers[number].stream.lanes.close(number)
             self._end_leases(number, keep=message.holds)

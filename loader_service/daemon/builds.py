@@ -1,29 +1,41 @@
 """Builds: which worker builds what, and what became of it.
 
-Owns `Builds`. Invariant: a task is one claim, given to one worker; it ends once, as built, failed or lost. A step that
-some consumer cannot go on without is built before all that is built ahead, whichever stream it is of.
+Owns `Builds`. Invariant: a task is one claim, given to one worker at a time; it ends once, as built, failed or lost.
+A step that some consumer cannot go on without is built before all that is built ahead, whichever stream it is of; one
+that is to be verified comes before both, for it is all but ready.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
 from loader_service.core.consumers import Answer
-from loader_service.core.lane_set import Claim
-from loader_service.daemon.messages import Build, Built, Denied, Failed, FromWorker, Larger, Need, Retire, ToWorker
+from loader_service.daemon.deaths import Death, Deaths
+from loader_service.daemon.messages import (
+    Build,
+    Built,
+    Denied,
+    Explained,
+    Failed,
+    FromWorker,
+    Larger,
+    Need,
+    Retire,
+    ToWorker,
+    Verified,
+    Verify,
+)
 from loader_service.daemon.served import ServedStream
+from loader_service.daemon.task import Task
+from loader_service.daemon.verification import Verifications
 from loader_service.errors import BuildError, MemoryLimitError, SharedMemoryError
 
 __all__ = ["Builds", "WorkerPort", "Workers"]
 
 _log = logging.getLogger("loader_service.builds")
-_MAX_DEATHS = 3
-"""So many workers may die of one step; then the step has failed."""
 
 
 class WorkerPort(Protocol):
@@ -36,16 +48,11 @@ class WorkerPort(Protocol):
 class Workers(Protocol):
     """The workers, as far as builds care: the supervisor's side of it."""
 
-    def next_free(self) -> Any: ...
-    def assign(self, worker: Any, build: Build) -> None: ...
+    def next_free(self, but: Any = None) -> Any: ...
+    def has_others(self, worker: Any) -> bool: ...
+    def assign(self, worker: Any, task: Build | Verify) -> None: ...
     def send(self, worker: Any, message: ToWorker) -> None: ...
     def broadcast(self, message: ToWorker) -> None: ...
-
-
-@dataclass(slots=True)
-class _Task:
-    stream: ServedStream
-    claim: Claim
 
 
 class Builds:
@@ -62,60 +69,94 @@ class Builds:
         answer: Callable[[int, Answer], None],
     ) -> None:
         self._streams, self._workers, self._retired, self._answer = streams, workers, retired, answer
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, Task] = {}
+        self._verifications = Verifications(workers)
+        self._deaths = Deaths()
         self._numbers = count(1)
         self._turn = 0
-        self._deaths: Counter[tuple[str, int]] = Counter()
 
     def pump(self) -> None:
         """Give every free worker the next step that can be built; tell all of the segments that went."""
+        for worker, task in self._verifications.next():
+            self._workers.assign(worker, task.verify(self._number(task)))
         while (worker := self._workers.next_free()) is not None:
-            task = self._next_task(demanded=True) or self._next_task(demanded=False)
-            if task is None:
+            found = self._next_task(demanded=True) or self._next_task(demanded=False)
+            if found is None:
                 break
-            number = next(self._numbers)
-            self._tasks[number] = task
-            claim = task.claim
-            self._workers.assign(
-                worker,
-                Build(number, task.stream.number, claim.step, claim.segment, claim.generation, claim.segment_bytes),
-            )
+            explain = self._deaths.count(found.stream.name, found.claim.step) > 0
+            self._workers.assign(worker, found.build(self._number(found), explain))
         while self._retired:
             self._workers.broadcast(Retire(self._retired.pop()))
 
     def worker_said(self, worker: WorkerPort, message: FromWorker) -> None:
-        """A build ended, or needs a larger segment."""
+        """A task ended, or needs a larger segment, or tells what it is about."""
         if isinstance(message, Need):
             self._enlarge(worker, message)
+        elif isinstance(message, Explained):
+            self._explain(self._tasks[message.task], message)
         elif isinstance(message, Built):
-            task = self._tasks.pop(message.task)
-            task.stream.metrics.count_build(task.claim.step)
-            self._deaths.pop((task.stream.name, task.claim.step), None)
-            self._answer_all(task.stream.lanes.built(task.claim, message))
+            self._built(self._tasks.pop(message.task), worker, message)
+        elif isinstance(message, Verified):
+            self._verified(self._tasks.pop(message.task), worker, message)
         elif isinstance(message, Failed):
-            self._fail(self._tasks.pop(message.task), message.error)
+            task = self._tasks.pop(message.task)
+            verifying = task.built is not None
+            self._fail(task, Verifications.raised(task, message.error).to_record() if verifying else message.error)
 
-    def lost(self, tasks: list[int], how: str) -> None:
-        """Their worker died: the first was under build, the others only waited."""
+    def lost(self, tasks: list[int], death: Death) -> None:
+        """Their worker died: the first was under way, the others only waited."""
         for place, number in enumerate(tasks):
             task = self._tasks.pop(number)
             task.stream.metrics.lost += 1
-            key = (task.stream.name, task.claim.step)
-            self._deaths[key] += place == 0
-            if self._deaths[key] >= _MAX_DEATHS:
-                story = f"{how}; {_MAX_DEATHS} workers died while they built this step"
-                self._fail(task, BuildError(task.claim.step, "WorkerDied", story).to_record())
+            error = self._blame(task, death) if place == 0 else None
+            if error is not None:
+                self._fail(task, error.to_record())
+            elif task.built is not None:
+                self._verifications.add(task)
             else:
                 task.stream.lanes.aborted(task.claim)
 
-    def _next_task(self, *, demanded: bool) -> _Task | None:
+    def _number(self, task: Task) -> int:
+        number = next(self._numbers)
+        self._tasks[number] = task
+        return number
+
+    def _built(self, task: Task, worker: WorkerPort, built: Built) -> None:
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s was built by worker %d", task.where, worker.number, extra=task.fields_of(worker.number))
+        task.stream.metrics.count_build(task.claim.step)
+        task.built, task.builder = built, worker
+        if Verifications.is_due(task):
+            self._verifications.add(task)
+        else:
+            self._commit(task)
+
+    def _verified(self, task: Task, worker: WorkerPort, answer: Verified) -> None:
+        error = Verifications.verdict(task, worker, answer)
+        if error is None:
+            self._commit(task)
+        else:
+            self._fail(task, error.to_record())
+
+    def _blame(self, task: Task, death: Death) -> BuildError | None:
+        """One more worker died of it: the error that it fails with, after too many."""
+        what = "was built" if task.built is None else "was verified"
+        _log.warning("%s %s when %s", task.where, what, death.how, extra=task.fields)
+        return self._deaths.add(task.stream.name, task.claim.step, death)
+
+    def _explain(self, task: Task, told: Explained) -> None:
+        story = self._deaths.told(task.stream.name, task.claim.step, told.indices, told.rows)
+        if story:
+            _log.warning("%s has %s", task.where, story, extra=task.fields)
+
+    def _next_task(self, *, demanded: bool) -> Task | None:
         """The streams take turns."""
         for offset in range(len(self._streams)):
             stream = self._streams[(self._turn + offset) % len(self._streams)]
             claim = stream.lanes.rings.claim(demanded)
             if claim is not None:
                 self._turn += offset + 1
-                return _Task(stream, claim)
+                return Task(stream, claim)
         return None
 
     def _enlarge(self, worker: WorkerPort, need: Need) -> None:
@@ -128,8 +169,16 @@ class Builds:
             larger = Larger(need.task, claim.segment, claim.generation, claim.segment_bytes)
             self._workers.send(worker, larger)
 
-    def _fail(self, task: _Task, error: dict[str, Any]) -> None:
-        _log.error("stream %s step %d: %s", task.stream.name, task.claim.step, error.get("message"))
+    def _commit(self, task: Task) -> None:
+        self._deaths.forget(task.stream.name, task.claim.step)
+        self._answer_all(task.stream.lanes.built(task.claim, task.built))
+
+    def _fail(self, task: Task, error: dict[str, Any]) -> None:
+        if task.stream.lanes.pool.lost(task.claim.segment):  # that may be why: it is built again, in another
+            task.stream.lanes.aborted(task.claim)
+            return
+        _log.error("%s: %s", task.where, error.get("message"), extra=task.fields)
+        self._deaths.forget(task.stream.name, task.claim.step)
         task.stream.metrics.failed += 1
         self._answer_all(task.stream.lanes.failed(task.claim, error))
 

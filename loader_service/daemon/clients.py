@@ -2,7 +2,8 @@
 
 Owns `Client` and `Clients`. Invariant: a client is known by the first 16 bytes of its sockets' identities, from its
 Hello until its Bye or its process's end: by pidfd at once, or, where its pid means nothing here, when a ping finds
-its connection gone.
+its connection gone. Numbers that a client gives itself are bounded here: clients of a process, consumers of a client.
+Fails with ProtocolError.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from loader_service.daemon.loop import Loop
+from loader_service.errors import ConsumerClosedError, ProtocolError
 from loader_service.wire.messages import Hello
 from loader_service.wire.process import open_pidfd, pid_namespace
 
 __all__ = ["Client", "Clients", "token_of"]
 
 _TOKEN_BYTES = 16
+_MAX_CLIENTS = 8192
+_MAX_OF_A_PROCESS = 1024
+_MAX_CONSUMERS = 4096
 
 
 def token_of(identity: bytes) -> bytes:
@@ -27,12 +32,38 @@ def token_of(identity: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One connected client. identity: of the socket that said Hello; consumers: its own numbers -> the daemon's."""
+    """One connected client. identity: of the socket that said Hello; consumers: its own numbers -> the daemon's.
+
+    newest: the highest of its numbers so far; given_up: numbers above it of which a Close came before the Open.
+    """
 
     identity: bytes
     pid: int
     pidfd: int | None
     consumers: dict[int, int] = field(default_factory=dict)
+    newest: int = 0
+    given_up: set[int] = field(default_factory=set)
+
+    @property
+    def sockets(self) -> tuple[bytes, bytes]:
+        """Those that it keeps: of its Hello, until it is closed, and its first, which tells of ended leases."""
+        return self.identity, token_of(self.identity) + bytes(4)
+
+    def give_up(self, consumer: int) -> None:
+        """A Close for a consumer that is not open: its Open may be on its way on another socket."""
+        if consumer > self.newest and len(self.given_up) < _MAX_CONSUMERS:
+            self.given_up.add(consumer)
+
+    def check_new(self, consumer: int) -> None:
+        """Raises ProtocolError where it cannot open one more under this number."""
+        if consumer in self.given_up:
+            self.given_up.discard(consumer)
+            raise ConsumerClosedError(f"consumer {consumer} was closed before it was opened")
+        self.newest = max(self.newest, consumer)
+        if consumer in self.consumers:
+            raise ProtocolError(f"consumer {consumer} of this client is open; give each a number of its own")
+        if len(self.consumers) >= _MAX_CONSUMERS:
+            raise ProtocolError(f"this client has {_MAX_CONSUMERS} consumers open, and may have no more; close some")
 
 
 class Clients:
@@ -49,10 +80,18 @@ class Clients:
         return len(self._known)
 
     def greet(self, identity: bytes, hello: Hello) -> Client:
-        """Take note of a client and watch its process where it can be seen."""
+        """Take note of a client and watch its process where it can be seen. Raises ProtocolError at a limit."""
         token = token_of(identity)
-        if token in self._known:
-            return self._known[token]
+        known = self._known.get(token)
+        if known is not None:
+            known.identity = identity  # it gave up waiting for an answer on the connection before
+            return known
+        of_process = sum(client.pid == hello.pid for client in self._known.values())
+        if of_process >= _MAX_OF_A_PROCESS or len(self._known) >= _MAX_CLIENTS:
+            raise ProtocolError(
+                f"process {hello.pid} has {of_process} clients here, of {len(self._known)} in all; a process may have "
+                f"{_MAX_OF_A_PROCESS}, and all together {_MAX_CLIENTS}: close some"
+            )
         visible = hello.pid_namespace == pid_namespace() != 0
         client = Client(identity, hello.pid, open_pidfd(hello.pid) if visible else None)
         self._known[token] = client
@@ -63,9 +102,12 @@ class Clients:
     def of(self, identity: bytes) -> Client | None:
         return self._known.get(token_of(identity))
 
-    def unseen(self) -> list[Client]:
-        """Those that have to be asked whether they are still there."""
-        return [client for client in self if client.pidfd is None]
+    def unsure(self) -> list[Client]:
+        """Those that have to be asked whether they are still there: unseen ones, and idle ones, who may have just gone.
+
+        One whose process lives and that has consumers here is there, whatever its connections are.
+        """
+        return [client for client in self if client.pidfd is None or not client.consumers]
 
     def lose(self, client: Client) -> None:
         """The client's process has ended."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -193,9 +194,18 @@ def _pipeline(table: Mapping[str, Any], where: str, directory: str) -> dict[str,
 def _importable_name(factory: Any, where: str) -> str:
     """The name under which a worker imports a factory that was given as a function."""
     name = f"{getattr(factory, '__module__', '?')}:{getattr(factory, '__qualname__', repr(factory))}"
-    if name.startswith("__main__:") or not _FACTORY.fullmatch(name):
+    if name.startswith("__main__:") or not _FACTORY.fullmatch(name) or not _stands_at(name, factory):
         raise ConfigurationError(
             f"{where} factory is {name}, which a worker process cannot import; move it to the top level of a "
             "module and give its name, 'module:callable'"
         )
     return name
+
+
+def _stands_at(name: str, factory: Any) -> bool:
+    """Whether it is this object that has the name: a bound method, or a copy, has that of something else."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found is factory or bool(found == factory)

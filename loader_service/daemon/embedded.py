@@ -2,16 +2,19 @@
 
 Owns the process's `main`. Invariant: one line of JSON in (the configuration, the directory that goes with the daemon),
 one line out (the endpoint, or the error that kept it from starting); when the owner closes the connection, however it
-ends, the daemon ends.
+ends, the daemon ends. It logs warnings and errors; see `daemon.logs`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import sys
+from contextlib import closing
 
+from loader_service.daemon import logs
 from loader_service.daemon.config import Config
 from loader_service.daemon.service import Service
 from loader_service.errors import LoaderServiceError
@@ -30,9 +33,11 @@ def main() -> int:
         with owner.makefile("rb") as lines:
             given = json.loads(lines.readline())
         try:
-            service = Service(Config.of(given["config"]), lambda endpoint: _say(owner, {"endpoint": endpoint}))
-            service.loop.watch(owner.fileno(), lambda: service.stop("the process that started it has ended"))
-            return service.run()
+            as_json = logs.wants_json(os.environ.get(logs.ENVIRONMENT_VARIABLE, ""))
+            with closing(logs.configure("warning", as_json=as_json)):
+                service = Service(Config.of(given["config"]), lambda endpoint: _say(owner, {"endpoint": endpoint}))
+                service.loop.watch(owner.fileno(), lambda: service.stop("the process that started it has ended"))
+                return service.run()
         except LoaderServiceError as error:
             _say(owner, {"error": error.to_record()})
             return 1

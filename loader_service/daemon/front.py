@@ -1,18 +1,19 @@
 """The daemon's socket: frames in, checked messages out, replies back.
 
 Owns `Front`. Invariant: what does not decode is answered by an error and goes no further; a peer that is gone, or
-does not read, never blocks the daemon.
+does not read, never blocks the daemon; connections never use up its descriptors.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from contextlib import suppress
 
 import zmq
 
+from loader_service.daemon.access import Access
+from loader_service.daemon.descriptors import Gate
 from loader_service.daemon.loop import Loop
 from loader_service.errors import EndpointError, ProtocolError
 from loader_service.wire.endpoint import socket_path
@@ -23,6 +24,8 @@ __all__ = ["Front"]
 
 _log = logging.getLogger("loader_service.front")
 _LINGER_MS = 1000
+_HANDSHAKE_MS = 5000
+"""Who connects and says nothing is hung up on after that."""
 _BURST = 64
 """Messages taken from the socket before others get their turn."""
 
@@ -35,14 +38,17 @@ class Front:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = _LINGER_MS
+        self._socket.handshake_ivl = _HANDSHAKE_MS
+        self._gate = Gate(loop, self._context, self._socket)
 
-    def bind(self, endpoint: str) -> None:
-        """Listen, for this user only. Raises EndpointError."""
+    def bind(self, endpoint: str, access: Access | None = None) -> None:
+        """Listen, for those who have access: by default this user only. Raises EndpointError."""
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         try:
+            self._gate.open(socket_path(endpoint))
             self._socket.bind(endpoint)
-            os.chmod(socket_path(endpoint), 0o600)
+            (access or Access()).open_socket(socket_path(endpoint))
         except (OSError, zmq.ZMQError) as error:
             raise EndpointError(f"the endpoint {endpoint} cannot be bound: {error.strerror}") from error
         self._loop.watch(self._socket, self._receive)
@@ -66,6 +72,7 @@ class Front:
     def close(self) -> None:
         """Send what is queued, then close. Idempotent."""
         self._loop.unwatch(self._socket)
+        self._gate.close()
         self._context.destroy(linger=_LINGER_MS)
 
     def _receive(self) -> None:

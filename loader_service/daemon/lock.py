@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,19 @@ class EndpointLock:
 
 
 def _open(path: Path) -> int:
+    """A regular file of this user's with no other name: it is written to, so it must be nothing else of theirs."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         raise EndpointError(f"the lock file {path} cannot be opened: {error.strerror}") from error
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink > 1:
+        os.close(fd)
+        raise EndpointError(
+            f"the lock file {path} is no regular file of user {os.getuid()} with one name; remove it, or choose "
+            "another endpoint"
+        )
+    return fd
 
 
 def _read(fd: int) -> dict[str, Any]:
@@ -81,8 +91,27 @@ def _clear(path: Path) -> None:
     """Remove a dead daemon's socket; anything else at its place is not ours to remove."""
     try:
         mode = path.lstat().st_mode
+        if not stat.S_ISSOCK(mode):
+            raise EndpointError(f"{path} exists and is no socket; remove it, or choose another endpoint")
+        if _is_heard(path):
+            raise EndpointError(
+                f"a process listens at {path}, and it is no daemon that holds the lock beside it (its lock file may "
+                "have been removed); end it, or choose another endpoint"
+            )
+        path.unlink()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(mode):
-        raise EndpointError(f"{path} exists and is no socket; remove it, or choose another endpoint")
-    path.unlink()
+    except OSError as error:
+        raise EndpointError(f"what stands at {path} cannot be replaced: {error.strerror}") from error
+
+
+def _is_heard(path: Path) -> bool:
+    """Whether some process listens at this socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
+        try:
+            caller.connect(str(path))
+        except BlockingIOError:  # so many callers that it has no room for one more
+            return True
+        except OSError:
+            return False
+        return True

@@ -11,17 +11,20 @@ of SIGBUS. Fails with MemoryLimitError and SharedMemoryError.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
+from loader_service.daemon.access import Access
 from loader_service.errors import MemoryLimitError, SharedMemoryError
 from loader_service.wire.process import pid_namespace, start_time
 
 __all__ = ["SharedMemoryAllocator", "free_bytes", "identity", "sweep"]
 
+_log = logging.getLogger("loader_service.memory")
 _DIRECTORY = Path("/dev/shm")
 _PREFIX = "lsv"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -54,12 +57,13 @@ def free_bytes() -> int | None:
     return found.f_bavail * found.f_frsize
 
 
-def _reserve(memory: SharedMemory, nbytes: int) -> None:
-    """Take every page now. Raises OSError (ENOSPC)."""
+def _reserve(memory: SharedMemory, nbytes: int, access: Access) -> None:
+    """Take every page now, then let others read who may. Raises OSError (ENOSPC)."""
     if hasattr(os, "posix_fallocate") and _DIRECTORY.is_dir():
         fd = os.open(_DIRECTORY / memory.name.lstrip("/"), os.O_RDWR)
         try:
             os.posix_fallocate(fd, 0, nbytes)
+            access.open_segment(fd)
         finally:
             os.close(fd)
 
@@ -67,11 +71,12 @@ def _reserve(memory: SharedMemory, nbytes: int) -> None:
 class SharedMemoryAllocator:
     """Creates and unlinks the segments of this daemon. Python's resource tracker unlinks them if it is killed.
 
-    limit_bytes: of all segments together, 0 for none.
+    limit_bytes: of all segments together, 0 for none; access: who may map them.
     """
 
-    def __init__(self, limit_bytes: int = 0) -> None:
+    def __init__(self, limit_bytes: int = 0, access: Access | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self._access = access or Access()
         self.used_bytes = 0
         self.retired: list[str] = []
         self._identity = identity(os.getpid())
@@ -79,7 +84,7 @@ class SharedMemoryAllocator:
         self._count = 0
 
     def create(self, nbytes: int) -> str:
-        """A reserved segment of `nbytes`, mode 0600. Raises MemoryLimitError, SharedMemoryError."""
+        """A reserved segment of `nbytes`, readable for whom it may be. Raises MemoryLimitError, SharedMemoryError."""
         self._check_limit(nbytes)
         self._check_free(nbytes)
         name = f"{self._identity}-{_base36(self._count)}"
@@ -89,7 +94,7 @@ class SharedMemoryAllocator:
         except OSError as error:
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be created: {error}") from error
         try:
-            _reserve(memory, nbytes)
+            _reserve(memory, nbytes, self._access)
         except OSError as error:
             memory.close()
             memory.unlink()
@@ -107,6 +112,13 @@ class SharedMemoryAllocator:
         return (not self.limit_bytes or self.used_bytes + nbytes <= self.limit_bytes) and (
             free is None or nbytes <= free
         )
+
+    def exists(self, segment: str) -> bool:
+        """Whether others can still map it: a clean-up of /dev/shm may have removed its name."""
+        if os.path.exists(f"{_DIRECTORY}/{segment}") or not _DIRECTORY.is_dir():
+            return True
+        _log.warning("segment %s was removed from %s by somebody else; another takes its place", segment, _DIRECTORY)
+        return False
 
     def check_ring(self, slots: int, slot_bytes: int) -> None:
         """Raises where a ring cannot be had at all, before any of it is made."""
@@ -132,8 +144,8 @@ class SharedMemoryAllocator:
         if self.limit_bytes and self.used_bytes + nbytes > self.limit_bytes:
             raise MemoryLimitError(
                 f"{nbytes} bytes of shared memory are needed, and of [server] memory_limit = {self.limit_bytes} "
-                f"bytes {self.limit_bytes - self.used_bytes} are left; close a consumer, lower prefetch, or raise "
-                "the limit"
+                f"bytes {max(0, self.limit_bytes - self.used_bytes)} are left; close a consumer, lower prefetch, or "
+                "raise the limit"
             )
 
     def _check_free(self, nbytes: int) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "Build",
     "Built",
     "Denied",
+    "Explained",
     "Failed",
     "FromWorker",
     "Larger",
@@ -25,6 +26,8 @@ __all__ = [
     "StreamFacts",
     "StreamSpec",
     "ToWorker",
+    "Verified",
+    "Verify",
     "decode_from_worker",
     "decode_to_worker",
     "encode",
@@ -61,7 +64,10 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Build(msgspec.Struct, frozen=True, tag=True):
-    """Build `step` of stream number `stream` into a segment of `nbytes`."""
+    """Build `step` of stream number `stream` into a segment of `nbytes`.
+
+    explain: say first which samples stand in it.
+    """
 
     task: int
     stream: int
@@ -69,6 +75,19 @@ class Build(msgspec.Struct, frozen=True, tag=True):
     segment: str
     generation: int
     nbytes: int
+    explain: bool = False
+
+
+class Verify(msgspec.Struct, frozen=True, tag=True):
+    """Build `step` once more, into memory of your own, and compare it with what stands in this use of the segment."""
+
+    task: int
+    stream: int
+    step: int
+    segment: str
+    generation: int
+    nbytes: int
+    layout: list[Any]
 
 
 class Larger(msgspec.Struct, frozen=True, tag=True):
@@ -123,6 +142,22 @@ class Built(msgspec.Struct, frozen=True, tag=True):
     layout: list[Any]
 
 
+class Explained(msgspec.Struct, frozen=True, tag=True):
+    """The first dataset indices of the step that is built now, and how many rows it has."""
+
+    task: int
+    indices: list[int]
+    rows: int
+
+
+class Verified(msgspec.Struct, frozen=True, tag=True):
+    """The step was built once more: in which tensors it differs, in words. skipped: why it was not compared."""
+
+    task: int
+    differences: list[str]
+    skipped: str = ""
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The step cannot be built: the error's record."""
 
@@ -130,8 +165,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     error: dict[str, Any]
 
 
-ToWorker = Start | Build | Larger | Denied | Retire
-FromWorker = Started | StartFailed | Need | Built | Failed
+ToWorker = Start | Build | Verify | Larger | Denied | Retire
+FromWorker = Started | StartFailed | Explained | Need | Built | Verified | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)

@@ -15,12 +15,17 @@ _LATEST = 1 << 16
 
 @dataclass(slots=True)
 class StreamMetrics:
-    """built: builds that succeeded; failed: that raised; lost: that died with their worker; delivered: grants."""
+    """built: builds that succeeded; failed: steps that did not; lost: tasks that died with their worker; delivered:
+    grants; verified: steps built a second time, of which impure: that differed or raised; unverified: skipped.
+    """
 
     built: int = 0
     failed: int = 0
     lost: int = 0
     delivered: int = 0
+    verified: int = 0
+    impure: int = 0
+    unverified: int = 0
     latest: deque[int] = field(default_factory=lambda: deque(maxlen=_LATEST))
 
     def count_build(self, step: int) -> None:

@@ -38,8 +38,12 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[server]`.
 
     endpoint: `ipc://` and an absolute path, empty for the user's default; workers: processes, 1 to 1024;
+    group: whose members may read batches too, empty for this user alone (see `daemon.access`);
     memory_limit: of all segments together, 0 for none but the machine's; start_timeout_s: until all workers are
-    ready, a day at most; import_paths: where factories are looked for besides Python's own path; evict_after_s: seconds
+    ready, and later until one is that was started again, a day at most; build_timeout_s: after so long at one step a
+    worker counts as hung: its Python stack is logged, it is killed, and the step is built again, a day at most, 0 for
+    never, the default: only the user knows how long a step may take, and too low a limit would fail steps that are
+    merely slow; import_paths: where factories are looked for besides Python's own path; evict_after_s: seconds
     for which a consumer may hold others up before it is put out, 0 for ever; heartbeat_s: how often a client whose
     process cannot be seen is asked whether it is there.
     """
@@ -51,6 +55,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     import_paths: list[str] = []
     evict_after_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     heartbeat_s: Annotated[float, msgspec.Meta(ge=0.01, le=86400)] = 2.0
+    build_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 0.0
+    group: str = ""
 
     @property
     def memory_limit_bytes(self) -> int:
@@ -62,7 +68,8 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     factory: "module:callable", called in each worker with `args`, plain values, returns a Stream; prefetch: P, the
     slots of a ring, 1 to 65536; slot_bytes: the size of a slot at start, 0 to measure the stream's first batch;
-    max_lanes: rings with consumers at once, 0 for what memory allows.
+    max_lanes: rings with consumers at once, 0 for what memory allows; verify: N, every Nth step is built a second time
+    by another worker, and fails where the bytes differ, 0 for none.
     """
 
     factory: str
@@ -70,6 +77,7 @@ class StreamConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefetch: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 8
     slot_bytes: int | str = 0
     max_lanes: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
+    verify: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
     @property
     def initial_slot_bytes(self) -> int:
@@ -80,7 +88,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[streams.NAME]` with a pipeline instead of a factory.
 
     pipeline: "stream FILE |> shuffle(seed = 7) |> batch(B = 32) |> take(100)", FILE from the configuration's directory;
-    names: of the tensors of a tuple; prefetch, slot_bytes, max_lanes: as for StreamConfig.
+    names: of the tensors of a tuple; prefetch, slot_bytes, max_lanes, verify: as for StreamConfig.
     """
 
     pipeline: str
@@ -88,10 +96,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefetch: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 8
     slot_bytes: int | str = 0
     max_lanes: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
+    verify: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
     def expanded(self, directory: str) -> dict[str, Any]:
         """The same stream as a table with a factory."""
         args = {"pipeline": self.pipeline, "names": self.names, "directory": directory}
         factory = "loader_service.data.pskd:pipeline_stream"
-        same = {name: getattr(self, name) for name in ("prefetch", "slot_bytes", "max_lanes")}
+        same = {name: getattr(self, name) for name in ("prefetch", "slot_bytes", "max_lanes", "verify")}
         return {"factory": factory, "args": args} | same

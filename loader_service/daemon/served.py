@@ -17,7 +17,10 @@ __all__ = ["ServedStream"]
 
 @dataclass(slots=True)
 class ServedStream:
-    """What the workers said of the stream, its lanes, its counts. number: its place among the daemon's streams."""
+    """What the workers said of the stream, its lanes, its counts.
+
+    number: its place among the daemon's streams; verify: N, every Nth step is built twice, 0 for none.
+    """
 
     name: str
     number: int
@@ -25,6 +28,7 @@ class ServedStream:
     fingerprint: str
     description: dict[str, Any]
     lanes: StreamLanes
+    verify: int = 0
     metrics: StreamMetrics = field(default_factory=StreamMetrics)
 
     def report(self, builds: bool) -> dict[str, Any]:
@@ -40,6 +44,10 @@ class ServedStream:
             "failed": metrics.failed,
             "lost": metrics.lost,
             "delivered": metrics.delivered,
+            "verify": self.verify,
+            "verified": metrics.verified,
+            "impure": metrics.impure,
+            "unverified": metrics.unverified,
             "segments": len(self.lanes.pool),
             "segment_bytes": self.lanes.pool.segment_bytes,
             "total_bytes": self.lanes.pool.total_bytes,

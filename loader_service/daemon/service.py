@@ -17,10 +17,14 @@ from typing import Any
 
 from loader_service.core.lanes import StreamLanes
 from loader_service.core.pool import SegmentPool
+from loader_service.daemon.access import Access
 from loader_service.daemon.broker import Broker
 from loader_service.daemon.clients import Client, Clients
 from loader_service.daemon.config import Config
+from loader_service.daemon.deaths import Death
+from loader_service.daemon.descriptors import raise_limit
 from loader_service.daemon.front import Front
+from loader_service.daemon.hangs import Timeouts
 from loader_service.daemon.lock import EndpointLock
 from loader_service.daemon.loop import Loop
 from loader_service.daemon.memory import SharedMemoryAllocator, identity, sweep
@@ -30,7 +34,7 @@ from loader_service.daemon.served import ServedStream
 from loader_service.daemon.supervisor import Supervisor, Worker
 from loader_service.daemon.tuning import apply, limits_of, retuned
 from loader_service.errors import FactoryError, LoaderServiceError, WorkerStartError, from_record
-from loader_service.wire.endpoint import default_endpoint, make_private_directory, socket_path
+from loader_service.wire.endpoint import default_endpoint, socket_path
 from loader_service.wire.messages import (
     Closing,
     Done,
@@ -60,8 +64,10 @@ class Service:
         self.endpoint = config.server.endpoint or default_endpoint()
         self.loop = Loop(time.monotonic)
         self._roster = Roster(config)
-        self._allocator = SharedMemoryAllocator(config.server.memory_limit_bytes)
-        self._supervisor = Supervisor(self.loop, self, config.server.workers, self._roster.start_message)
+        self._access = Access.of(config.server.group)
+        self._allocator = SharedMemoryAllocator(config.server.memory_limit_bytes, self._access)
+        timeouts = Timeouts(config.server.build_timeout_s, config.server.start_timeout_s)
+        self._supervisor = Supervisor(self.loop, self, config.server.workers, self._roster.start_message, timeouts)
         self._front = Front(self.loop, self._handle)
         self._clients = Clients(self.loop, self._client_gone)
         self._lease_numbers = count(1)
@@ -72,8 +78,9 @@ class Service:
 
     def run(self) -> int:
         """Serve until told to end; 0 unless the workers are gone for good. Raises what keeps it from starting."""
+        raise_limit(self._config.server.workers)
         path = socket_path(self.endpoint)
-        make_private_directory(path.parent)
+        self._access.make_directory(path.parent)
         lock = EndpointLock(path, identity(os.getpid()))
         try:
             self.loop.on_signals([signal.SIGTERM, signal.SIGINT], lambda number: self.stop(number.name))
@@ -102,8 +109,9 @@ class Service:
             streams = [self._serve(number, facts.name) for number, facts in enumerate(self._roster.facts)]
             send, retired = self._front.send, self._allocator.retired
             self._broker = Broker(streams, self._clients, self._supervisor, send, retired, self.loop)
-            self._front.bind(self.endpoint)
+            self._front.bind(self.endpoint, self._access)
             self._ping()
+            _log.info("serving %s at %s", ", ".join(self._broker.streams), self.endpoint)
             self._ready(self.endpoint)
 
     def _await_workers(self, timeout_s: float) -> None:
@@ -123,24 +131,24 @@ class Service:
 
     def _serve(self, number: int, name: str) -> ServedStream:
         """A stream with its ring reserved. Raises SharedMemoryError, MemoryLimitError."""
-        facts, prefetch = self._roster.facts[number], self._config.streams[name].prefetch
+        facts, config = self._roster.facts[number], self._config.streams[name]
+        prefetch = config.prefetch
         pool = SegmentPool(self._allocator, prefetch, self._roster.slot_bytes(name))
         try:
             self._allocator.check_ring(prefetch, pool.segment_bytes)
             pool.fill()
         except LoaderServiceError as error:
             raise type(error)(f"stream {name!r} with prefetch {prefetch}: {error.message}") from error
-        lanes = StreamLanes(prefetch, pool, self._lease_numbers, limits_of(self._config, self._config.streams[name]))
-        return ServedStream(name, number, facts.steps_per_epoch, facts.fingerprint, facts.description, lanes)
+        lanes = StreamLanes(prefetch, pool, self._lease_numbers, limits_of(self._config, config))
+        told = (facts.steps_per_epoch, facts.fingerprint, facts.description)
+        return ServedStream(name, number, *told, lanes, config.verify)
 
     # --- messages of clients -------------------------------------------------------------------------------
 
     def _handle(self, identity_: bytes, message: Message) -> None:
         assert self._broker is not None  # the socket is bound after it exists
         if isinstance(message, Hello):
-            self._clients.greet(identity_, message)
-            streams = list(self._broker.streams)
-            self._front.send(identity_, Welcome(message.request, os.getpid(), pid_namespace(), streams))
+            self._front.send(identity_, self._greet(identity_, message))
         elif isinstance(message, Status):
             self._front.send(identity_, Report(message.request, self.report(message.builds)))
         elif isinstance(message, Tune):
@@ -151,6 +159,14 @@ class Service:
         else:
             self._broker.handle(identity_, message)
 
+    def _greet(self, identity_: bytes, message: Hello) -> Welcome | Error:
+        assert self._broker is not None  # the socket is bound after it exists
+        try:
+            self._clients.greet(identity_, message)
+        except LoaderServiceError as error:
+            return Error(message.request, error.to_record())
+        return Welcome(message.request, os.getpid(), pid_namespace(), list(self._broker.streams))
+
     def _tune(self, message: Tune) -> Done | Error:
         assert self._broker is not None  # the socket is bound after it exists
         try:
@@ -159,18 +175,20 @@ class Service:
         except LoaderServiceError as error:
             return Error(message.request, error.to_record())
         self._config = config
-        _log.info("set %s%s", message.settings, f" of stream {message.stream}" if message.stream else "")
+        of_stream = f" of stream {message.stream}" if message.stream else ""
+        _log.info("set %s%s", message.settings, of_stream, extra={"stream": message.stream or None})
         self._broker.pump()
         return Done(message.request)
 
     def _ping(self) -> None:
-        for client in self._clients.unseen():
-            if not self._front.send(client.identity, Ping()):
+        for client in self._clients.unsure():
+            if not any(self._front.send(identity_, Ping()) for identity_ in client.sockets):
                 self._clients.lose(client)
         self.loop.after(self._config.server.heartbeat_s, self._ping)
 
     def _client_gone(self, client: Client) -> None:
-        _log.info("client with pid %d is gone; its %d consumers end", client.pid, len(client.consumers))
+        ending = len(client.consumers)
+        _log.info("client with pid %d is gone; its %d consumers end", client.pid, ending, extra={"pid": client.pid})
         if self._broker is not None:
             self._broker.client_gone(client)
 
@@ -184,9 +202,9 @@ class Service:
         elif self._broker is not None:
             self._broker.worker_said(worker, message)
 
-    def worker_died(self, worker: Worker, tasks: list[int], how: str) -> None:
+    def worker_died(self, worker: Worker, tasks: list[int], death: Death) -> None:
         if self._broker is not None:
-            self._broker.tasks_lost(tasks, how)
+            self._broker.tasks_lost(tasks, death)
 
     def workers_gone(self, how: str) -> None:
         self._unrecoverable = True

@@ -1,11 +1,17 @@
 """Tracebacks of the user's code, short enough for a message.
 
-Owns `shortened`. Invariant: the end, where the cause stands, is kept, and every line's beginning.
+Owns `shortened` and the signal that asks a worker for its stack. Invariant: the end, where the cause stands, is kept,
+and every line's beginning.
 """
 
 from __future__ import annotations
 
-__all__ = ["MAX_TEXT", "shortened"]
+import signal
+
+__all__ = ["MAX_TEXT", "STACK_SIGNAL", "shortened"]
+
+STACK_SIGNAL = signal.SIGUSR1
+"""At it a worker writes its Python stack into the file that it was given for that."""
 
 MAX_TEXT = 16_000
 """Characters of any text of the user's that travels."""

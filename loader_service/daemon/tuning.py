@@ -27,7 +27,7 @@ def retuned(config: Config, stream: str, settings: dict[str, Any]) -> Config:
     """The configuration with these settings; those of streams are for `stream`, or for each where it is empty."""
     unknown = [name for name in settings if name not in OF_THE_SERVER + OF_A_STREAM]
     if unknown or not settings:
-        wrong = f"{', '.join(unknown)} cannot be changed on a running daemon" if unknown else "no setting is given"
+        wrong = f"{', '.join(unknown[:8])} cannot be changed on a running daemon" if unknown else "no setting is given"
         raise ConfigurationError(
             f"{_SOURCE}: {wrong}; what can be changed: {', '.join(OF_THE_SERVER)}, and of streams "
             f"{', '.join(OF_A_STREAM)}"

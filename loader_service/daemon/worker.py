@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
+import os
 import signal
 import sys
 import traceback
@@ -27,6 +29,7 @@ from loader_service.daemon.messages import (
     Build,
     Built,
     Denied,
+    Explained,
     Failed,
     FromWorker,
     Larger,
@@ -38,16 +41,20 @@ from loader_service.daemon.messages import (
     StreamFacts,
     StreamSpec,
     ToWorker,
+    Verified,
+    Verify,
     decode_to_worker,
     encode,
 )
-from loader_service.daemon.trace import MAX_TEXT, shortened
+from loader_service.daemon.trace import MAX_TEXT, STACK_SIGNAL, shortened
+from loader_service.daemon.verifier import second_build
 from loader_service.errors import BuildError, FactoryError, LoaderServiceError, from_record
 from loader_service.wire.segment import HEADER_BYTES, Segment
 
 __all__ = ["Worker", "main"]
 
 _MAX_NAME = 200
+_MAX_INDICES = 64
 
 
 class Worker:
@@ -63,27 +70,40 @@ class Worker:
         """Work until the connection ends (EOFError, OSError)."""
         while True:
             message = self._ahead.popleft() if self._ahead else self._receive()
-            if isinstance(message, Build):
-                self._send(self._build(message))
+            if isinstance(message, Build | Verify):
+                self._send(self._done(message))
             elif isinstance(message, Retire):
                 self._segments.pop(message.segment, None)
 
-    def _build(self, build: Build) -> Built | Failed:
-        target = _Target(self, build)
+    def _done(self, task: Build | Verify) -> Built | Verified | Failed:
+        """Do one task; whatever goes wrong is its answer."""
         try:
-            batch = self._streams[build.stream].build_into(build.step, target.allocate)
+            return self._build(task) if isinstance(task, Build) else self._verify(task)
         except BuildError as error:
-            return Failed(build.task, _trimmed(error).to_record())
+            failed = _trimmed(error)
         except LoaderServiceError as error:  # there is no memory for it
-            return Failed(build.task, BuildError(build.step, type(error).__name__, error.message).to_record())
+            failed = BuildError(task.step, type(error).__name__, error.message)
         except Exception as error:  # a collator of the user's that breaks its promises: no reason to die
-            trace = traceback.format_exc()
-            return Failed(
-                build.task, _trimmed(BuildError(build.step, type(error).__name__, str(error), trace)).to_record()
-            )
+            failed = _trimmed(BuildError(task.step, type(error).__name__, str(error), traceback.format_exc()))
+        return Failed(task.task, failed.to_record())
+
+    def _build(self, build: Build) -> Built:
+        stream, target = self._streams[build.stream], _Target(self, build)
+        if build.explain:
+            self._explain(build, stream)
+        batch = stream.build_into(build.step, target.allocate)
         built = target.commit(batch)
         batch.release()
         return built
+
+    def _verify(self, verify: Verify) -> Verified:
+        return second_build(verify, self._streams[verify.stream], self.segment)
+
+    def _explain(self, build: Build, stream: Stream) -> None:
+        """Say which samples the step wants: the worker before this one died of it, and this one may."""
+        with contextlib.suppress(Exception):  # the build meets the same
+            indices = stream.explain(build.step).rows.indices
+            self._send(Explained(build.task, indices[:_MAX_INDICES].tolist(), len(indices)))
 
     def larger(self, task: int, nbytes: int) -> Larger:
         """Ask for a segment of `nbytes`. Raises what the daemon answers where there is none."""
@@ -185,11 +205,19 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
+def _write_stack_into(fd: int) -> None:
+    """At a signal, and where one ends the process: also in a blocked call, or in C code that holds the GIL."""
+    os.set_inheritable(fd, False)
+    faulthandler.enable(fd)
+    faulthandler.register(STACK_SIGNAL, fd)
+
+
 def main() -> None:
-    """`python -m loader_service.daemon.worker FD`: FD is this end of the socket pair."""
+    """`python -m loader_service.daemon.worker FD FILE`: this end of the socket pair, the file for the stack."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon ends its workers itself
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
+    _write_stack_into(int(sys.argv[2]))
     with Connection(int(sys.argv[1])) as connection, contextlib.suppress(EOFError, ConnectionError):
         start = decode_to_worker(connection.recv_bytes())
         assert isinstance(start, Start)  # the daemon's first message

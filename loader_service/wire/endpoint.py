@@ -1,6 +1,7 @@
-"""Where the daemon listens: an `ipc://` socket in a directory that only its user can enter.
+"""Where the daemon listens: an `ipc://` socket in a directory that only its user, or a configured group, can enter.
 
-Owns the default endpoint and the checks of a given one. Fails with EndpointError.
+Owns the default endpoint, the checks of a given one, and those of the directory, on both sides. Fails with
+EndpointError.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from pathlib import Path
 
 from loader_service.errors import EndpointError
 
-__all__ = ["ENVIRONMENT_VARIABLE", "default_endpoint", "make_private_directory", "runtime_directory", "socket_path"]
+__all__ = [
+    "ENVIRONMENT_VARIABLE",
+    "check_trusted",
+    "default_endpoint",
+    "make_private_directory",
+    "runtime_directory",
+    "socket_path",
+]
 
 ENVIRONMENT_VARIABLE = "LOADER_SERVICE_ENDPOINT"
 _SCHEME = "ipc://"
@@ -52,15 +60,72 @@ def socket_path(endpoint: str) -> Path:
     return Path(path)
 
 
-def make_private_directory(directory: Path) -> None:
-    """Make `directory` with mode 0700, or check that it is the user's own and private. Raises EndpointError."""
+def make_private_directory(directory: Path, gid: int | None = None) -> None:
+    """Make `directory` with mode 0700, or check that it is the user's own and private. Raises EndpointError.
+
+    gid: a group that may enter it too: mode 0750. What is checked is what was opened, so that no link can be put in
+    its place meanwhile.
+    """
+    mode = 0o700 if gid is None else 0o750
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.lstat()
+        directory.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        is_new = _make(directory)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if is_new and gid is not None:
+                os.fchown(fd, -1, gid)
+                os.fchmod(fd, mode)
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+        around = os.stat(directory.parent)
     except OSError as error:
-        raise EndpointError(f"the socket's directory {directory} cannot be made: {error}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise EndpointError(f"the socket's directory {directory} cannot be made or used: {error}") from error
+    _check_private(directory, found, mode, gid)
+    if around.st_mode & stat.S_IWOTH and not around.st_mode & stat.S_ISVTX:
         raise EndpointError(
-            f"the socket's directory {directory} has owner {found.st_uid} and mode "
-            f"{stat.S_IMODE(found.st_mode):04o}; it must be a directory of user {os.getuid()} with mode 0700"
+            f"everybody may replace the socket's directory {directory}, for {directory.parent} has mode "
+            f"{stat.S_IMODE(around.st_mode):04o}; take that from it (chmod o-w), or choose another endpoint"
+        )
+
+
+def _make(directory: Path) -> bool:
+    """Whether it was not there before."""
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _check_private(directory: Path, found: os.stat_result, mode: int, gid: int | None) -> None:
+    is_private = not stat.S_IMODE(found.st_mode) & 0o077
+    is_groups = stat.S_IMODE(found.st_mode) == mode and found.st_gid == gid
+    if found.st_uid != os.getuid() or not (is_private if gid is None else is_groups):
+        is_of, must_be_of = ("", "") if gid is None else (f", group {found.st_gid}", f" and group {gid}")
+        raise EndpointError(
+            f"the socket's directory {directory} has owner {found.st_uid}{is_of} and mode "
+            f"{stat.S_IMODE(found.st_mode):04o}; it must be a directory of user {os.getuid()}{must_be_of} with mode "
+            f"{mode:04o}"
+        )
+
+
+def check_trusted(path: Path) -> None:
+    """Before a client connects to the socket `path`: who could have put it there? Raises EndpointError.
+
+    Its directory must be this user's or root's, and nobody else may write to it; one of somebody else is that of a
+    group's daemon where it is of a group of this process's, which cannot write to it. A directory that is not there
+    (yet) is in order, and so is a link to one: the path was given by this user.
+    """
+    try:
+        found = os.stat(path.parent)
+    except OSError:
+        return
+    is_own = found.st_uid in (os.getuid(), 0) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_groups = not found.st_mode & 0o027 and found.st_gid in {os.getegid(), *os.getgroups()}
+    if not is_own and not (is_groups and path.parent != runtime_directory()):
+        raise EndpointError(
+            f"the socket's directory {path.parent} has owner {found.st_uid}, group {found.st_gid} and mode "
+            f"{stat.S_IMODE(found.st_mode):04o}: others could have put a socket there; a daemon makes it 0700 for its "
+            "user, or 0750 for a group that the trainer's user is in"
         )

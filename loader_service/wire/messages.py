@@ -1,7 +1,7 @@
 """The messages between client and daemon.
 
 Owns the message classes: what each says, and who answers it. Invariant: plain values only, of the types that
-`wire.protocol` checks.
+`wire.protocol` checks; what a client sends is flat, with nothing nested in a list or a map.
 """
 
 from __future__ import annotations
@@ -21,17 +21,25 @@ __all__ = [
     "Get",
     "Hello",
     "Message",
+    "Name",
     "Open",
     "Opened",
     "Ping",
     "Ready",
     "Release",
     "Report",
+    "Setting",
     "Status",
     "Stop",
     "Tune",
     "Welcome",
 ]
+
+
+Name = str
+"""A short text: of a stream, or a word of the protocol."""
+Setting = int | float | str
+"""The value of an option."""
 
 
 class Message:
@@ -73,10 +81,10 @@ class Open(Message):
     kind: ClassVar[str] = "open"
     request: int
     consumer: int
-    stream: str
+    stream: Name
     start_step: int
     live: bool
-    pace: str
+    pace: Name
     patience_us: int
     hold: int
     rank: int
@@ -197,8 +205,8 @@ class Tune(Message):
 
     kind: ClassVar[str] = "tune"
     request: int
-    stream: str
-    settings: dict[str, Any]
+    stream: Name
+    settings: dict[Name, Setting]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The frames that carry the messages between client and daemon.
 
-Owns `encode` and `decode`. Invariant: what `decode` returns has every field, of the declared
-type and within its limits; anything else is a ProtocolError and nothing more. Never pickle.
+Owns `encode` and `decode`. Invariant: what `decode` returns has every field, of the declared type and within its
+limits; anything else is a ProtocolError of a few hundred characters, and nothing more. What clients send is limited
+in bytes, in the lengths of its texts, lists and maps, and in depth: nothing in it is nested. Never pickle.
 
     one frame, for a send of several can be interrupted between two of them: VERSION, then a msgpack map
     {"kind": name, field: value, ...}; a ROUTER puts the sender's identity before
@@ -12,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgpack
@@ -25,6 +27,18 @@ VERSION = b"loader-service/1\n"
 MAX_MESSAGE_BYTES = 1 << 20
 """The daemon's limit for one message from a client."""
 _MAX_TEXT = 1 << 16
+_MAX_NAME = 200
+_MAX_LIST = 1 << 17
+"""Twice what a consumer can hold, for a ring has at most 65,536 slots."""
+_MAX_SETTINGS = 64
+_FROM_CLIENTS = {
+    "max_str_len": 4 * _MAX_TEXT,
+    "max_bin_len": _MAX_TEXT,
+    "max_ext_len": _MAX_TEXT,
+    "max_array_len": _MAX_LIST,
+    "max_map_len": _MAX_SETTINGS,
+}
+"""msgpack's own limits: nothing larger is ever made of what a client sent."""
 
 
 def _is_number(value: Any) -> bool:
@@ -35,15 +49,42 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MAX_TEXT
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_NAME
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, float) or _is_name(value)
+
+
+def _are_settings(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= _MAX_SETTINGS
+        and all(_is_name(name) and _is_setting(one) for name, one in value.items())
+    )
+
+
+def _is_list_of(fits: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= _MAX_LIST and all(map(fits, value))
+
+
 # By the text of a field's annotation: what its value must be.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_is_number, "an integer in [0, 2^63)"),
     "bool": (lambda value: isinstance(value, bool), "true or false"),
     "str": (_is_text, f"text of at most {_MAX_TEXT} characters"),
-    "list[int]": (lambda value: isinstance(value, list) and all(map(_is_number, value)), "a list of integers"),
-    "list[str]": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
+    "Name": (_is_name, f"text of at most {_MAX_NAME} characters"),
+    "list[int]": (partial(_is_list_of, _is_number), f"a list of at most {_MAX_LIST} integers"),
+    "list[str]": (partial(_is_list_of, _is_text), f"a list of at most {_MAX_LIST} texts"),
     "list[Any]": (lambda value: isinstance(value, list), "a list"),
     "dict[str, Any]": (lambda value: isinstance(value, dict), "a map"),
+    "dict[Name, Setting]": (
+        _are_settings,
+        f"a map of at most {_MAX_SETTINGS} names to numbers of 64 bits or texts of at most {_MAX_NAME} characters",
+    ),
 }
 _FIELDS = {
     cls: {one.name: _CHECKS[str(one.type)] for one in dataclasses.fields(cls)}  # type: ignore[arg-type]  # dataclasses all
@@ -57,14 +98,14 @@ def encode(message: Message) -> list[bytes]:
     return [VERSION + msgpack.packb({"kind": message.kind, **fields}, unicode_errors="backslashreplace")]
 
 
-def _unpacked(frames: Sequence[bytes]) -> dict[str, Any]:
+def _unpacked(frames: Sequence[bytes], limits: dict[str, int]) -> dict[str, Any]:
     if len(frames) != 1:
         raise ProtocolError(f"the message has {len(frames)} frames; it must have 1")
     if not frames[0].startswith(VERSION):
         peer = frames[0][:32].partition(b"\n")[0]
         raise ProtocolError(f"the peer speaks {peer!r} and this side {VERSION!r}; install the same release on both")
     try:
-        content = msgpack.unpackb(frames[0][len(VERSION) :], strict_map_key=True)
+        content = msgpack.unpackb(frames[0][len(VERSION) :], strict_map_key=True, **limits)
     except Exception as error:  # msgpack documents no common base for what malformed input raises
         raise ProtocolError(f"the message is no msgpack: {type(error).__name__}") from error
     if not isinstance(content, dict):
@@ -74,7 +115,7 @@ def _unpacked(frames: Sequence[bytes]) -> dict[str, Any]:
 
 def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
     """The message in `frames`, of one of the classes in `table`. Raises ProtocolError for anything else."""
-    content = _unpacked(frames)
+    content = _unpacked(frames, _FROM_CLIENTS if table is CLIENT_MESSAGES else {})
     kind = content.pop("kind", None)
     cls = table.get(kind) if isinstance(kind, str) else None
     if cls is None:
@@ -91,7 +132,7 @@ def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
 def request_of(frames: Sequence[bytes]) -> int:
     """The request number of a message that does not decode, for the reply; 0 where it cannot be read that far."""
     try:  # whatever the version before the map
-        number: Any = _unpacked([VERSION + frames[0].partition(b"\n")[2]]).get("request")
+        number: Any = _unpacked([VERSION + frames[0].partition(b"\n")[2]], _FROM_CLIENTS).get("request")
     except (IndexError, ProtocolError):
         return 0
     return int(number) if _is_number(number) else 0

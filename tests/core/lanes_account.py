@@ -99,11 +99,11 @@ class Account:
         memory, standing = self.memory, self.standing()
         memory.check()
         assert len(standing) == len(set(standing)), f"a segment stands twice in {standing}"
-        assert set(standing) - set(memory.sizes) <= memory.given_up
+        assert set(standing) - set(memory.sizes) <= memory.given_up | memory.unlinked
         assert len(self.pool) == len(memory.sizes)
         assert self.pool.total_bytes == sum(memory.sizes.values()) <= memory.limit_bytes
         for segment in memory.sizes:
-            kept = bool(memory.readers[segment]) or segment in memory.given_up
+            kept = bool(memory.readers[segment]) or segment in memory.given_up | memory.unlinked
             assert self.pool.leased(segment) == kept
         ended = {segment for segment in memory.given_up if not memory.readers[segment]}
         assert ended & set(memory.sizes) <= set(standing), "who was put out keeps memory from the others"
@@ -124,6 +124,8 @@ class Account:
         assert list(lane.claimable()) == (free if lane.members else [])
         for member in lane.members.values():
             for lease, step in member.leases.items():
+                if self.views[lease][1].segment in self.memory.unlinked:
+                    continue  # it reads on, while the others get another
                 assert lane.ring.state(step) is SlotState.READY
                 assert lane.ring.of(step).segment == self.views[lease][1].segment
 

@@ -25,6 +25,13 @@ def pick(among: Iterable[int], which: int) -> int:
     return (ordered := sorted(among))[which % len(ordered)]
 
 
+def clean_up(world: World, which: int, _: int) -> None:
+    """Somebody removes a segment's name."""
+    if world.memory.sizes:
+        ordered = sorted(world.memory.sizes)
+        world.unlink(ordered[which % len(ordered)])
+
+
 def to_consumer(event: Event) -> Event:
     """`event` for an open consumer, if there is one."""
     return lambda world, which, n: world.position and event(world, pick(world.position, which), n)
@@ -115,6 +122,7 @@ EVENTS: dict[str, tuple[int, Event]] = {
     "fails": (3, to_build(lambda world, claim, _: world.failed(claim))),
     "loses a worker": (1, to_build(lambda world, claim, _: world.aborted(claim))),
     "needs more": (1, to_build(lambda world, claim, n: world.larger(claim, 200 * n))),
+    "cleans up": (1, clean_up),
     "settles": (12, lambda world, _, __: world.settle()),
     "finishes": (0, lambda world, _, __: world.finish()),
 }

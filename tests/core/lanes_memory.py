@@ -14,7 +14,8 @@ PAGE = 4096
 class Memory:
     """The allocator: refuses above `limit_bytes`; that a segment is written or retired while it is read, is a bug.
 
-    given_up: segments that somebody who was put out may read for ever: they may be retired, and never be written.
+    given_up: segments that somebody who was put out may read for ever: they may be retired, and never be written;
+    unlinked: those whose names somebody has removed: whoever has them goes on, and nobody new may be given one.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -23,6 +24,7 @@ class Memory:
         self.texts: dict[str, object] = {}
         self.readers: Counter[str] = Counter()
         self.given_up: set[str] = set()
+        self.unlinked: set[str] = set()
         self.created = 0
 
     @property
@@ -42,6 +44,9 @@ class Memory:
 
     def fits(self, nbytes: int) -> bool:
         return nbytes <= self.room
+
+    def exists(self, segment: str) -> bool:
+        return segment not in self.unlinked
 
     def write(self, segment: str, text: object) -> None:
         assert segment in self.sizes, f"{segment} is written and does not exist"

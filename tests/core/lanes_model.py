@@ -148,6 +148,14 @@ class World(Workers):
         self.prefetch = prefetch
         self.check()
 
+    def unlink(self, segment: str) -> None:
+        """Somebody removes the name of a segment; what stood in it is built again for whoever has not got it."""
+        self.memory.unlinked.add(segment)
+        self.tally["unlinked"] += 1
+        for lane in self.lanes.lanes.values():
+            self.kept[lane.name] -= {slot.step for slot in lane.ring.slots if slot.segment == segment}
+        self.check()
+
     # --- what comes to be ----------------------------------------------------------------------------------
 
     def finish(self) -> None:

@@ -39,6 +39,7 @@ class Workers(Account):
         assert claim.step in lane.window
         assert claim.place == claim.step % len(lane.ring.slots)
         assert claim.step not in self.kept[claim.lane], f"{claim} was built already"
+        assert self.memory.exists(claim.segment), f"{claim} cannot be mapped"
         is_demanded = claim.step in {self.waiting[name] for name in lane.members.keys() & self.demanding}
         assert is_demanded or not (demanded or first)
         assert not first or self._turns[lane.name] <= min(self._turns[name] for name in first), "not its turn"
@@ -65,7 +66,7 @@ class Workers(Account):
         self.check()
 
     def failed(self, claim: Claim) -> None:
-        self.errors.add(claim.step)
+        self.errors |= {claim.step} if self.memory.exists(claim.segment) else set()
         self._end(claim)
         self._receive(self.lanes.failed(claim, ("no bytes of", claim.step)))
         self.check()
@@ -85,7 +86,7 @@ class Workers(Account):
             assert lane is not None
             if step in lane.window:
                 segment = lane.ring.of(step).segment
-                assert self.memory.readers[segment] or segment in self.memory.given_up
+                assert self.memory.readers[segment] or segment in self.memory.given_up | self.memory.unlinked
                 assert not self.takes(1)
 
     def _first_lanes(self) -> set[int]:
@@ -112,6 +113,7 @@ class Workers(Account):
                 continue
             assert answer.content == ("bytes of", step, answer.segment, answer.generation)
             assert answer.lease not in self.views
+            assert self.memory.exists(answer.segment), f"{answer} cannot be mapped"
             self.memory.readers[answer.segment] += 1
             self.views[answer.lease] = consumer, answer
             self.position[consumer] = step + 1
@@ -131,5 +133,5 @@ class Workers(Account):
 
     def _end(self, claim: Claim) -> None:
         del self.builds[claim.lane, claim.step]
-        if claim.step in self.lanes.lanes[claim.lane].window:
+        if claim.step in self.lanes.lanes[claim.lane].window and self.memory.exists(claim.segment):
             self.kept[claim.lane].add(claim.step)

@@ -177,6 +177,32 @@ def test_a_swap_without_memory_loses_nothing() -> None:
     assert not pool.leased(segment)
 
 
+def test_a_lost_segment_is_neither_taken_nor_written_and_retired_when_it_is_met() -> None:
+    pool, memory = pool_of(2, 2)
+    pool.fill()
+    standing, spare = pool.take(), next(iter(memory.sizes.keys() - {next(iter(memory.sizes))}))
+    memory.unlinked |= {standing, spare}
+    assert pool.leased(standing)
+    assert pool.lost(standing)
+    assert pool.take() not in (standing, spare)
+    assert spare not in memory.sizes
+    assert pool.swap(standing) not in (standing, spare)
+    assert standing not in memory.sizes
+    assert not pool.lost(standing), "what is retired is not lost, but gone"
+
+
+def test_a_lost_segment_that_is_read_lives_until_that_has_ended() -> None:
+    pool, memory = pool_of(1, 2)
+    segment = pool.take()
+    pool.lease(segment)
+    memory.unlinked.add(segment)
+    assert pool.swap(segment) != segment
+    assert segment in memory.sizes
+    assert pool.lost(segment)
+    pool.unlease(segment)
+    assert segment not in memory.sizes
+
+
 @pytest.mark.parametrize(("before", "after", "kept"), [(4, 2, 2), (4, 0, 0), (2, 4, 2), (3, 3, 3)])
 def test_another_reserve_retires_what_is_too_many_and_creates_nothing(before: int, after: int, kept: int) -> None:
     pool, memory = pool_of(before, 8)

@@ -13,15 +13,17 @@ from loader_service.core.lanes import StreamLanes
 from loader_service.core.pool import SegmentPool
 from loader_service.daemon.broker import Broker
 from loader_service.daemon.clients import Client, Clients
+from loader_service.daemon.deaths import Death
 from loader_service.daemon.loop import Loop
-from loader_service.daemon.messages import Build, Built, Failed, ToWorker
+from loader_service.daemon.messages import Build, Built, Explained, Failed, FromWorker, ToWorker, Verified, Verify
 from loader_service.daemon.served import ServedStream
 from loader_service.errors import BuildError, LoaderServiceError, MemoryLimitError, from_record
 from loader_service.wire.messages import Close, Error, Get, Hello, Message, Open, Opened, Ready
 
-__all__ = ["PAGE", "Desk", "FakeWorker", "identity"]
+__all__ = ["KILLED", "PAGE", "Desk", "FakeWorker", "identity"]
 
 PAGE = 4096
+KILLED = "was killed by SIGKILL"
 
 
 def identity(client: int, socket: int = 0) -> bytes:
@@ -34,24 +36,33 @@ class FakeWorker:
     """A worker as the broker sees it, with what it was given to do."""
 
     number: int
-    tasks: list[Build] = field(default_factory=list)
+    tasks: list[Build | Verify] = field(default_factory=list)
     told: list[ToWorker] = field(default_factory=list)
 
 
 class FakeWorkers:
-    """The supervisor's side: every worker takes two tasks."""
+    """The supervisor's side: every worker takes two tasks. away: the numbers of those that are not ready."""
 
     def __init__(self, number: int) -> None:
         self.all = [FakeWorker(place) for place in range(number)]
         self.broadcasts: list[ToWorker] = []
         self.given: list[Build] = []
+        self.away: set[int] = set()
 
-    def next_free(self) -> FakeWorker | None:
-        return min((one for one in self.all if len(one.tasks) < 2), key=lambda one: len(one.tasks), default=None)
+    def ready(self) -> list[FakeWorker]:
+        return [one for one in self.all if one.number not in self.away]
 
-    def assign(self, worker: FakeWorker, build: Build) -> None:
-        worker.tasks.append(build)
-        self.given.append(build)
+    def next_free(self, but: FakeWorker | None = None) -> FakeWorker | None:
+        free = [one for one in self.ready() if one is not but and len(one.tasks) < 2]
+        return min(free, key=lambda one: len(one.tasks), default=None)
+
+    def has_others(self, worker: FakeWorker) -> bool:
+        return any(one is not worker for one in self.ready())
+
+    def assign(self, worker: FakeWorker, task: Build | Verify) -> None:
+        worker.tasks.append(task)
+        if isinstance(task, Build):
+            self.given.append(task)
 
     def send(self, worker: FakeWorker, message: ToWorker) -> None:
         worker.told.append(message)
@@ -67,6 +78,7 @@ class FakeMemory:
         self.limit_bytes = limit_bytes
         self.sizes: dict[str, int] = {}
         self.retired: list[str] = []
+        self.unlinked: set[str] = set()
         self._numbers = count()
 
     def create(self, nbytes: int) -> str:
@@ -82,6 +94,9 @@ class FakeMemory:
 
     def fits(self, nbytes: int) -> bool:
         return sum(self.sizes.values()) + nbytes <= self.limit_bytes
+
+    def exists(self, segment: str) -> bool:
+        return segment not in self.unlinked
 
 
 class FakeTimer:
@@ -117,9 +132,10 @@ class Desk:
         limit_bytes: int = 2**30,
         streams: str = "ab",
         limits: Limits | None = None,
+        verify: int = 0,
     ) -> None:
         self.sent: list[tuple[bytes, Message]] = []
-        self.limits = limits
+        self.limits, self.verify = limits, verify
         self.unreachable: set[bytes] = set()
         self.workers, self.memory = FakeWorkers(workers), FakeMemory(limit_bytes)
         self.clients = Clients(Loop(time.monotonic), self._gone)
@@ -132,7 +148,7 @@ class Desk:
 
     def _stream(self, number: int, name: str, prefetch: int) -> ServedStream:
         lanes = StreamLanes(prefetch, SegmentPool(self.memory, prefetch, PAGE), count(number + 1, 2), self.limits)
-        return ServedStream(name, number, 10, f"fingerprint of {name}", {"name": name}, lanes)
+        return ServedStream(name, number, 10, f"fingerprint of {name}", {"name": name}, lanes, self.verify)
 
     def _send(self, socket: bytes, message: Message) -> bool:
         if socket in self.unreachable:
@@ -187,10 +203,12 @@ class Desk:
 
     # --- workers -----------------------------------------------------------------------------------------
 
-    def build(self, worker: int = 0) -> list[tuple[bytes, Message]]:
-        """The worker finishes its first task; what was sent because of it."""
+    def build(self, worker: int = 0, *differences: str, skipped: str = "") -> list[tuple[bytes, Message]]:
+        """The worker finishes its first task; what was sent because of it. differences, skipped: of a verification."""
 
-        def built(task: Build) -> Built:
+        def built(task: Build | Verify) -> FromWorker:
+            if isinstance(task, Verify):
+                return Verified(task.task, list(differences), skipped)
             epoch, step_in_epoch = divmod(task.step, 10)
             return Built(task.task, epoch, step_in_epoch, 128, 4, [["x", "|u1", [128], 0, "each"]])
 
@@ -202,18 +220,27 @@ class Desk:
             worker, lambda task: Failed(task.task, BuildError(task.step, "ValueError", "no data").to_record())
         )
 
-    def _finish(self, worker: int, make: Callable[[Build], Built | Failed]) -> list[tuple[bytes, Message]]:
+    def _finish(self, worker: int, make: Callable[[Build | Verify], FromWorker]) -> list[tuple[bytes, Message]]:
         before = len(self.sent)
         one = self.workers.all[worker]
         self.broker.worker_said(one, make(one.tasks.pop(0)))
         return self.sent[before:]
 
-    def die(self, worker: int = 0) -> list[tuple[bytes, Message]]:
+    def die(self, worker: int = 0, death: Death | None = None) -> list[tuple[bytes, Message]]:
         """The worker ends; another takes its place at once."""
         before = len(self.sent)
         lost, self.workers.all[worker].tasks = self.workers.all[worker].tasks, []
-        self.broker.tasks_lost([task.task for task in lost], f"worker {worker} (pid 1) was killed by SIGKILL")
+        self.broker.tasks_lost([task.task for task in lost], death or Death(f"worker {worker} (pid 1) {KILLED}"))
         return self.sent[before:]
+
+    def explain(self, *indices: int, rows: int, worker: int = 0) -> None:
+        """The worker tells what it is about to build."""
+        one = self.workers.all[worker]
+        self.broker.worker_said(one, Explained(one.tasks[0].task, list(indices), rows))
+
+    def verifying(self, worker: int = 0) -> list[int]:
+        """The steps that the worker has to verify."""
+        return [task.step for task in self.workers.all[worker].tasks if isinstance(task, Verify)]
 
     def steps(self, worker: int = 0) -> list[int]:
         """What the worker has to do."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loader_service.daemon.hangs import Timeouts
 from tests.daemon.crew import Begin, Crew
 
 
@@ -15,8 +16,8 @@ def crew() -> Iterator[Begin]:
     """Starts workers; none of them, ready or stuck, outlives the test."""
     made: list[Crew] = []
 
-    def start(factory: str = "small", count: int = 1, **args: Any) -> Crew:
-        made.append(Crew(factory, count, args))
+    def start(factory: str = "small", count: int = 1, timeouts: Timeouts | None = None, **args: Any) -> Crew:
+        made.append(Crew(factory, count, args, timeouts))
         made[-1].supervisor.spawn_all()
         return made[-1]
 

@@ -10,6 +10,8 @@ from typing import Any
 from loader_service import Loader
 from loader_service.core.layout import Layout
 from loader_service.daemon import messages
+from loader_service.daemon.deaths import Death
+from loader_service.daemon.hangs import Timeouts
 from loader_service.daemon.loop import Loop
 from loader_service.daemon.memory import SharedMemoryAllocator
 from loader_service.daemon.messages import Build, Built, FromWorker, Start
@@ -28,21 +30,23 @@ NBYTES = 2**20
 class Crew:
     """A supervisor in its loop, and what it told."""
 
-    def __init__(self, factory: str, count: int, args: dict[str, Any]) -> None:
+    def __init__(self, factory: str, count: int, args: dict[str, Any], timeouts: Timeouts | None = None) -> None:
         self.said: list[FromWorker] = []
         self.died: list[tuple[int, list[int], str]] = []
+        self.deaths: list[Death] = []
         self.gone: list[str] = []
         self.spec = messages.StreamSpec("s", f"tests.daemon.streams:{factory}", args, measure=factory == "small")
         self.loop = Loop(time.monotonic)
-        self.supervisor = Supervisor(self.loop, self, count, lambda number: Start([ROOT], [self.spec]))
+        self.supervisor = Supervisor(self.loop, self, count, lambda number: Start([ROOT], [self.spec]), timeouts)
         self.memory = SharedMemoryAllocator()
         self.segment = self.memory.create(NBYTES)
 
     def worker_said(self, worker: Worker, message: FromWorker) -> None:
         self.said.append(message)
 
-    def worker_died(self, worker: Worker, tasks: list[int], how: str) -> None:
-        self.died.append((worker.number, tasks, how))
+    def worker_died(self, worker: Worker, tasks: list[int], death: Death) -> None:
+        self.died.append((worker.number, tasks, death.how))
+        self.deaths.append(death)
 
     def workers_gone(self, how: str) -> None:
         self.gone.append(how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from typing import Any
@@ -11,7 +12,7 @@ from loader_service.core.collate import ImageBatchCollator
 from loader_service.core.rng import SampleRng
 from loader_service.data import synthetic_lines
 
-__all__ = ["deaf", "leaving", "odd", "refused", "small", "stuck"]
+__all__ = ["crashing", "deaf", "endless", "gripping", "leaving", "odd", "refused", "slow", "small", "stuck", "waning"]
 
 _FOREVER_S = 600.0
 
@@ -38,6 +39,61 @@ def stuck() -> Stream:
     stream = small()
     stream.transform = _sleep
     return stream
+
+
+def _grip(sample: Any, rng: SampleRng) -> Any:
+    mutex = ctypes.create_string_buffer(64)  # zeros are an unlocked one
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # unlike CDLL, PyDLL keeps the GIL
+    return sample
+
+
+def gripping() -> Stream:
+    """It blocks in C code that holds the GIL."""
+    stream = small()
+    stream.transform = _grip
+    return stream
+
+
+def _crash(sample: Any, rng: SampleRng) -> Any:
+    ctypes.string_at(0)
+    return sample
+
+
+def crashing() -> Stream:
+    """A segmentation fault."""
+    stream = small()
+    stream.transform = _crash
+    return stream
+
+
+def endless() -> Stream:
+    """It is never made."""
+    time.sleep(_FOREVER_S)
+    return small()
+
+
+class _Slow:
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+
+    def __call__(self, sample: Any, rng: SampleRng) -> Any:
+        time.sleep(self.delay_s)
+        return sample
+
+
+def slow(delay_s: float) -> Stream:
+    """Each sample takes `delay_s`."""
+    stream = small()
+    stream.transform = _Slow(delay_s)
+    return stream
+
+
+def waning(path: str) -> Stream:
+    """It can be made while the file is there."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"no data at {path}")
+    return small()
 
 
 def leaving(code: int) -> Stream:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import count
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader_service.core.debts import Limits
-from loader_service.daemon.messages import Denied, Failed, Larger, Need, Retire
+from loader_service.daemon.deaths import Death
+from loader_service.daemon.messages import Denied, Failed, Larger, Need, Retire, Verify
 from loader_service.errors import BuildError, MemoryLimitError
 from loader_service.wire.messages import Bye, Close, Demand, Error, Get, Hello, Message, Open, Ready, Release
-from tests.daemon.broker_desk import PAGE, Desk, FakeWorker, identity
+from tests.daemon.broker_desk import KILLED, PAGE, Desk, FakeWorker, identity
 
 
 def test_streams_take_turns() -> None:
@@ -107,6 +109,43 @@ def test_a_step_that_kills_three_workers_fails_with_the_story() -> None:
     assert desk.steps() == []
 
 
+def test_a_death_is_told_with_stream_step_and_what_the_next_worker_says_of_the_samples(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk(prefetch=1)
+    consumer = desk.open()
+    desk.get(consumer, 0)
+    assert not desk.workers.given[-1].explain, "a build that nobody died of costs no message"
+    desk.die()
+    assert desk.workers.given[-1].explain
+    desk.explain(7, 9, rows=2)
+    desk.die(death=Death("worker 0 (pid 2) hung", "the stack", hung=True))
+    desk.explain(7, 9, rows=2)
+    death, told, second, again = [record.getMessage() for record in caplog.records]
+    assert death == "stream a step 0 was built when worker 0 (pid 1) was killed by SIGKILL"
+    assert told == "stream a step 0 has dataset indices 7, 9: of them worker 0 (pid 1) was killed by SIGKILL"
+    assert (second, again) == (
+        death.replace(f"(pid 1) {KILLED}", "(pid 2) hung"),
+        told.replace(f"(pid 1) {KILLED}", "(pid 2) hung"),
+    )
+    [(_, reply)] = desk.die()
+    error = desk.error([reply])
+    assert isinstance(error, BuildError)
+    assert "; worker 0 (pid 2) hung; " in error.message
+    assert error.message.endswith("3 workers died while they built this step (dataset indices 7, 9)")
+    assert (error.cause_type, error.remote_traceback) == ("WorkerDied", "the stack")
+
+
+def test_a_step_that_failed_of_deaths_and_is_wanted_again_gets_as_many_tries_again() -> None:
+    desk = Desk(prefetch=1)
+    for _ in range(2):
+        consumer = desk.open()
+        desk.get(consumer, 0)
+        assert desk.die() == desk.die() == []
+        assert len(desk.die()) == 1
+        desk.close(consumer)
+
+
 def test_a_step_that_only_waited_behind_another_is_not_to_blame() -> None:
     desk = Desk()
     consumer = desk.open()
@@ -172,7 +211,7 @@ class AnyOrder:
     """Does whatever it is told to a broker that has little memory, and checks what must hold after each event."""
 
     def __init__(self) -> None:
-        self.desk = Desk(workers=2, prefetch=2, limit_bytes=14 * PAGE, limits=Limits(evict_after_s=4.0))
+        self.desk = Desk(workers=2, prefetch=2, limit_bytes=14 * PAGE, limits=Limits(evict_after_s=4.0), verify=3)
         self.requests = count(1)
         self.asked: dict[int, range] = {}
 
@@ -197,8 +236,9 @@ class AnyOrder:
             self.work(event, n % 2, m)
 
     def work(self, event: str, worker: int, m: int) -> None:
-        if event == "build":
-            self.desk.build(worker)
+        verifying = isinstance(self.desk.workers.all[worker].tasks[0], Verify)
+        if event == "build" or (event == "need" and verifying):
+            self.desk.build(worker, *(["other bytes"] if m == 1 else []), skipped="no memory" if m == 2 else "")
         elif event == "die":
             self.desk.die(worker)
         elif event == "fail":
@@ -220,7 +260,8 @@ class AnyOrder:
             assert steps == list(self.asked[request])[: len(steps)]
             assert len(told) - len(steps) <= 1
             assert not any(isinstance(message, Error) for message in told[:-1])
-        written = {task.claim.segment for task in self.desk.broker._builds._tasks.values()}
+        builds = self.desk.broker._builds
+        written = {task.claim.segment for task in [*builds._tasks.values(), *builds._verifications._waiting]}
         assert not written & set(self.desk.leased())
         for number, consumer in self.desk.broker.consumers.items():
             assert consumer.stream.consumer(number)["leases"] <= consumer.credit, "what `status` tells"

@@ -13,6 +13,7 @@ import pytest
 
 from loader_service.daemon.clients import Client, Clients, token_of
 from loader_service.daemon.loop import Loop
+from loader_service.errors import ProtocolError
 from loader_service.wire.messages import Hello
 from loader_service.wire.process import pid_namespace
 
@@ -142,19 +143,54 @@ def test_who_comes_as_another_goes_is_not_mistaken_for_it(watched: Watched, proc
 @pytest.mark.parametrize("namespace", [0, 1, 2**63 - 1])
 def test_a_process_of_another_namespace_has_to_be_asked(watched: Watched, namespace: int) -> None:
     client = watched.greet(TOKEN, os.getpid(), namespace)
-    watched.greet(OTHER, os.getpid())
+    watched.greet(OTHER, os.getpid()).consumers[1] = 1
     assert client.pidfd is None
-    assert watched.clients.unseen() == [client]
+    assert watched.clients.unsure() == [client]
     watched.clients.lose(client)
     assert watched.gone == [client]
-    assert watched.clients.unseen() == []
+    assert watched.clients.unsure() == []
+
+
+def test_one_that_has_nothing_here_has_to_be_asked_for_it_may_have_gone_without_a_word(watched: Watched) -> None:
+    client = watched.greet(TOKEN, os.getpid())
+    assert watched.clients.unsure() == [client]
+    client.consumers[1] = 1
+    assert watched.clients.unsure() == []
+
+
+def test_one_that_greets_again_is_known_by_its_latest_connection(watched: Watched) -> None:
+    client = watched.greet(TOKEN, os.getpid())
+    assert watched.clients.greet(TOKEN + b"\0\0\0\2", Hello(2, os.getpid(), pid_namespace())) is client
+    assert client.sockets == (TOKEN + b"\0\0\0\2", TOKEN + b"\0\0\0\0")
+    assert len(watched.clients) == 1
+
+
+def test_a_process_has_no_clients_without_end(watched: Watched) -> None:
+    for number in range(1024):
+        watched.greet(number.to_bytes(16, "big"), os.getpid(), 1)
+    with pytest.raises(ProtocolError, match=rf"process {os.getpid()} has 1024 clients here, of 1024 in all; a process"):
+        watched.greet(TOKEN, os.getpid(), 1)
+    watched.greet(TOKEN, os.getpid() + 1, 1)
+    watched.greet(bytes(16), os.getpid(), 1)  # it is known
+    assert len(watched.clients) == 1025
+
+
+def test_a_client_has_no_consumers_without_end(watched: Watched) -> None:
+    client = watched.greet(TOKEN, os.getpid())
+    client.consumers |= {number: number for number in range(4095)}
+    client.check_new(4095)
+    with pytest.raises(ProtocolError, match="consumer 7 of this client is open; give each a number of its own"):
+        client.check_new(7)
+    client.consumers[4095] = 4095
+    with pytest.raises(ProtocolError, match="this client has 4096 consumers open, and may have no more"):
+        client.check_new(4096)
 
 
 @pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**31, 2**63 - 1])
 def test_a_number_that_is_no_process_has_to_be_asked_too(watched: Watched, pid: int) -> None:
     """Any number may come in a message; none may end the daemon."""
     client = watched.greet(TOKEN, pid)
-    assert watched.clients.unseen() == [client]
+    assert watched.clients.unsure() == [client]
 
 
 def test_clients_may_be_lost_while_they_are_gone_through(watched: Watched) -> None:

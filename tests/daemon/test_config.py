@@ -68,9 +68,9 @@ def test_options_that_are_not_given_have_their_defaults(tmp_path: Path) -> None:
     config = load(tmp_path, STREAM)
     assert config.server == ServerConfig(import_paths=[str(tmp_path)])
     assert (config.server.workers, config.server.memory_limit_bytes, config.server.endpoint) == (2, 0, "")
-    assert (config.server.evict_after_s, config.server.heartbeat_s) == (0, 2)
+    assert (config.server.evict_after_s, config.server.heartbeat_s, config.server.build_timeout_s) == (0, 2, 0)
     train = config.streams["train"]
-    assert (train.prefetch, train.initial_slot_bytes, train.max_lanes) == (8, 0, 0)
+    assert (train.prefetch, train.initial_slot_bytes, train.max_lanes, train.verify) == (8, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,7 @@ def test_options_that_are_not_given_have_their_defaults(tmp_path: Path) -> None:
     [
         *[(f"evict_after_s = {number}", "evict_after_s", number) for number in (0, 0.0, 1e-3, 1, 1e6)],
         *[(f"heartbeat_s = {number}", "heartbeat_s", number) for number in (0.01, 1, 86400)],
+        *[(f"build_timeout_s = {number}", "build_timeout_s", number) for number in (0, 0.5, 86400)],
     ],
 )
 def test_times_of_the_server_reach_their_limits(tmp_path: Path, lines: str, name: str, value: float) -> None:
@@ -87,9 +88,9 @@ def test_times_of_the_server_reach_their_limits(tmp_path: Path, lines: str, name
 @pytest.mark.parametrize("table", [STREAM, "[streams.train]\npipeline = 'stream a.psk.d |> batch(B = 2)'\n"])
 @pytest.mark.parametrize("max_lanes", [0, 1, 2, 65535, 65536])
 def test_the_lanes_of_a_stream_are_limited_however_it_is_made(tmp_path: Path, table: str, max_lanes: int) -> None:
-    config = load(tmp_path, f"{table}max_lanes = {max_lanes}\nprefetch = 3\nslot_bytes = 5\n")
+    config = load(tmp_path, f"{table}max_lanes = {max_lanes}\nprefetch = 3\nslot_bytes = 5\nverify = 7\n")
     train = config.streams["train"]
-    assert (train.max_lanes, train.prefetch, train.slot_bytes) == (max_lanes, 3, 5)
+    assert (train.max_lanes, train.prefetch, train.slot_bytes, train.verify) == (max_lanes, 3, 5, 7)
     assert Config.of(json.loads(json.dumps(config.to_mapping()))) == config
 
 

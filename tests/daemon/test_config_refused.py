@@ -64,6 +64,9 @@ SERVER = [
     ("heartbeat_s = 0", "heartbeat_s is 0; expected `float` >= 0.01"),
     ("heartbeat_s = 86401", "heartbeat_s is 86401; expected `float` <= 86400.0"),
     ("heartbeat_s = nan", "heartbeat_s is nan; expected `float`"),
+    ("build_timeout_s = -1", "build_timeout_s is -1; expected `float` >= 0.0"),
+    ("build_timeout_s = 86401", "build_timeout_s is 86401; expected `float` <= 86400.0"),
+    ("build_timeout_s = nan", "build_timeout_s is nan; expected `float`"),
     ("heartbeat = 2", "has no key 'heartbeat'; did you mean 'heartbeat_s'? known keys: endpoint"),
     ("max_lanes = 2", "has no key 'max_lanes'; known keys: endpoint"),
     ("import_paths = 'src'", "import_paths is 'src'; expected a list, got `str`"),
@@ -85,6 +88,8 @@ TABLE = [
     ("factory = 'a:b'\nmax_lanes = -1", "max_lanes is -1; expected `int` >= 0"),
     ("factory = 'a:b'\nmax_lanes = 65537", "max_lanes is 65537; expected `int` <= 65536"),
     ("factory = 'a:b'\nmax_lanes = 1.5", "max_lanes is 1.5; expected `int`"),
+    ("factory = 'a:b'\nverify = -1", "verify is -1; expected `int` >= 0"),
+    ("pipeline = 'stream a |> batch(B = 2)'\nverify = 0.5", "verify is 0.5; expected `int`"),
     ("pipeline = 'stream a |> batch(B = 2)'\nmax_lanes = -1", "max_lanes is -1; expected `int` >= 0"),
     ("pipeline = 'stream a |> batch(B = 2)'\nmax_lanes = 65537", "max_lanes is 65537; expected `int` <= 65536"),
     ("factory = 'a:b'\nevict_after_s = 2", "has no key 'evict_after_s'; known keys: factory"),
@@ -146,12 +151,29 @@ def of_main() -> None: ...
 of_main.__module__ = "__main__"
 
 
+class Maker:
+    """Makes streams, as an object does."""
+
+    def method(self) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+def renamed() -> None: ...
+
+
+renamed.__qualname__ = "closure"
+
+
 @pytest.mark.parametrize(
     ("factory", "name"),
     [
         (lambda: None, "tests.daemon.test_config_refused:<lambda>"),
         (closure(), "tests.daemon.test_config_refused:closure.<locals>.inner"),
         (of_main, "__main__:of_main"),
+        (Maker().method, "tests.daemon.test_config_refused:Maker.method"),
+        (Maker(), "tests.daemon.test_config_refused:<tests.daemon.test_config_refused.Maker object at"),
+        (renamed, "tests.daemon.test_config_refused:closure"),
         (functools.partial(streams.small, seed=1), "functools:functools.partial(<function small"),
     ],
 )

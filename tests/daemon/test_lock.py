@@ -98,18 +98,20 @@ def test_a_lock_file_without_sense_names_no_predecessor(path: Path, content: byt
     lock.release()
 
 
-@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+@pytest.mark.parametrize("kind", ["file", "directory", "link", "fifo"])
 def test_what_is_no_socket_is_not_removed(path: Path, kind: str) -> None:
     if kind == "file":
         path.write_bytes(b"precious")
     elif kind == "directory":
         path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
     else:
         path.symlink_to("elsewhere")
     for _ in range(2):  # the lock was let go: the second try meets the same error
         with pytest.raises(EndpointError, match=f"{path} exists and is no socket; remove it, or choose another"):
             EndpointLock(path, "lsv-mine")
-    assert path.is_symlink() or path.is_dir() or path.read_bytes() == b"precious"
+    assert path.is_symlink() or path.is_dir() or path.is_fifo() or path.read_bytes() == b"precious"
     assert not lock_file(path).exists()
 
 
@@ -124,6 +126,52 @@ def test_a_lock_file_that_cannot_be_opened_is_told(path: Path, kind: str) -> Non
     with pytest.raises(EndpointError, match=f"the lock file {lock_file(path)} cannot be opened: "):
         EndpointLock(path, "lsv-mine")
     assert not (path.parent / "target").exists()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "second name", "somebody else's"])
+def test_a_lock_file_that_is_something_else_is_refused_and_left(
+    path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precious = path.parent / "precious"
+    precious.write_bytes(b"precious")
+    if kind == "fifo":
+        os.mkfifo(lock_file(path))
+    elif kind == "second name":
+        os.link(precious, lock_file(path))
+    else:
+        lock_file(path).touch()
+        me = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    with pytest.raises(EndpointError, match=f"the lock file {lock_file(path)} is no regular file of user"):
+        EndpointLock(path, "lsv-mine")
+    assert precious.read_bytes() == b"precious"
+    assert lock_file(path).exists()
+
+
+def test_a_socket_at_which_somebody_listens_is_not_taken_from_them(path: Path) -> None:
+    """A daemon whose lock file a clean-up has removed serves on."""
+    with socket.socket(socket.AF_UNIX) as neighbour:
+        neighbour.bind(str(path))
+        neighbour.listen(0)
+        for _ in range(3):  # by the third it has no room for one more caller
+            with pytest.raises(EndpointError, match=f"a process listens at {path}"):
+                EndpointLock(path, "lsv-mine")
+        assert path.is_socket()
+    EndpointLock(path, "lsv-mine").release()
+
+
+def test_a_socket_that_cannot_be_removed_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale_socket(path)
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        if self == path:
+            raise PermissionError(13, "Permission denied")
+        os.unlink(self)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(EndpointError, match=f"what stands at {path} cannot be replaced: Permission denied"):
+        EndpointLock(path, "lsv-mine")
+    assert path.is_socket()
 
 
 def test_a_lock_file_removed_by_its_last_holder_meanwhile_is_not_taken_for_the_lock(

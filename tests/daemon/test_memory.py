@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from loader_service.daemon import memory
+from loader_service.daemon.access import Access
 from loader_service.daemon.memory import SharedMemoryAllocator, identity, sweep
 from loader_service.errors import MemoryLimitError, SharedMemoryError
 from loader_service.wire.process import pid_namespace, start_time
@@ -126,6 +127,39 @@ def test_a_killed_daemons_segments_are_removed_by_the_resource_tracker() -> None
     process.kill()
     process.communicate()  # the tracker holds its standard error until it is done
     assert not any((SHM / name).exists() for name in names)
+
+
+def test_a_segment_exists_until_somebody_removes_its_name(
+    allocator: SharedMemoryAllocator, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, lost = allocator.create(4096), allocator.create(4096)
+    assert allocator.exists(kept)
+    (SHM / lost).unlink()
+    assert allocator.exists(kept)
+    assert not allocator.exists(lost)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"segment {lost} was removed from /dev/shm by somebody else; another takes its place"
+    ]
+    allocator.retire(lost)
+    assert (segments(), allocator.used_bytes) == ([kept], 4096)
+
+
+def test_where_there_is_no_dev_shm_a_segment_is_taken_to_exist(
+    allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = allocator.create(4096)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "_DIRECTORY", tmp_path / "missing")
+        assert allocator.exists(name)
+
+
+def test_a_group_may_read_segments_and_nobody_else() -> None:
+    gid = 1 if os.geteuid() == 0 else os.getegid()
+    shared = SharedMemoryAllocator(access=Access(gid, "some"))
+    found = (SHM / shared.create(4096)).stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_gid, found.st_uid) == (0o640, gid, os.getuid())
+    shared.close()
+    assert segments() == []
 
 
 # --- limits ----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,6 +106,24 @@ def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(crew: Begin) -
     one.until(lambda: one.gone, "given up")
     assert len(one.died) == len(one.gone) == one.first.deaths == 1
     assert "ended with exit code 0" in one.gone[0]
+
+
+def test_a_worker_that_was_ready_before_gets_three_tries(crew: Begin, tmp_path: Path) -> None:
+    """What its factory reads may be away for a moment only."""
+    path = tmp_path / "data"
+    path.touch()
+    one = crew("waning", path=str(path))
+    one.until_ready()
+    path.unlink()
+    os.kill(one.pids()[0], signal.SIGKILL)
+    one.until(lambda: len(one.all_said(messages.StartFailed)) == 1, "the first try fails")
+    path.touch()
+    one.until_ready()
+    assert one.first.failed_starts == 0
+    path.unlink()
+    os.kill(one.pids()[0], signal.SIGKILL)
+    one.until(lambda: one.gone, "given up")
+    assert len(one.all_said(messages.StartFailed)) == 4
 
 
 def test_a_worker_that_never_gets_ready_is_given_up_after_three_times(crew: Begin) -> None:

@@ -14,6 +14,7 @@ from loader_service.core.lanes import StreamLanes
 from loader_service.core.pace import Terms
 from loader_service.core.pool import SegmentPool
 from loader_service.daemon.config import Config
+from loader_service.daemon.deaths import Death
 from loader_service.daemon.loop import Loop
 from loader_service.daemon.memory import SharedMemoryAllocator
 from loader_service.daemon.messages import FromWorker, Start
@@ -51,7 +52,7 @@ class Crew(Supervisor):
         self.counts.append(count)
 
     def worker_said(self, worker: Worker, message: FromWorker) -> None: ...
-    def worker_died(self, worker: Worker, tasks: list[int], how: str) -> None: ...
+    def worker_died(self, worker: Worker, tasks: list[int], death: Death) -> None: ...
     def workers_gone(self, how: str) -> None: ...
 
 

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from loader_service import ImageBatchCollator, ImageSample, ShuffledSampler, Stream
+from loader_service import ImageBatchCollator, ImageSample, ShuffledSampler, StackCollator, Stream
 from loader_service.core.samplers import SequentialSampler
 from loader_service.data import synthetic_lines
 
-__all__ = ["corrupt", "dying", "ending", "growing", "leaving", "shuffled_slow", "slow", "small", "two_arguments"]
+__all__ = [
+    "corrupt",
+    "dying",
+    "ending",
+    "growing",
+    "hanging",
+    "impure",
+    "leaving",
+    "odd_ones",
+    "shuffled_slow",
+    "slow",
+    "small",
+    "two_arguments",
+]
 
 
 def small(seed: int = 3, batch_size: int = 4) -> Stream:
@@ -167,3 +182,74 @@ def ending(kind: str) -> Stream:
 
 def leaving() -> Stream:
     raise SystemExit(7)
+
+
+def deadlock() -> None:
+    """Lock a mutex twice, in C code that holds the GIL: unlike CDLL, PyDLL keeps it."""
+    mutex = ctypes.create_string_buffer(64)  # zeros are an unlocked one
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """Sample `bad` blocks in C code that holds the GIL, `times` times in all (counted in the file `journal`)."""
+
+    journal: str
+    bad: int
+    times: int
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        if index == self.bad:
+            with Path(self.journal).open("ab") as file:
+                file.write(b".")
+            if Path(self.journal).stat().st_size <= self.times:
+                deadlock()
+        return sample(index)
+
+
+def hanging(journal: str, bad: int = 21, times: int = 1) -> Stream:
+    return Stream(Hanging(journal, bad, times), SequentialSampler(64, 4), ImageBatchCollator(), seed=0)
+
+
+@dataclass(frozen=True)
+class Impure:
+    """One pixel of samples 12 and 14 is the number of the process; sample 21 can be read once only."""
+
+    journal: str = ""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        made = sample(index)
+        if self.journal and index in (12, 14):
+            made.image[0, 1, 2] = os.getpid()
+        if self.journal and index == 21:
+            Path(self.journal).open("x").close()
+        return made
+
+
+def impure(journal: str = "") -> Stream:
+    return Stream(Impure(journal), SequentialSampler(64, 4), ImageBatchCollator(), seed=0)
+
+
+@dataclass(frozen=True)
+class OddOnes:
+    """Sample 37 is of another `kind` than the others."""
+
+    kind: str
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int, /) -> dict[str, Any]:
+        odd = {"shape": np.zeros((3, 3), np.float32), "dtype": np.zeros((2, 3), np.float64), "type": "text"}
+        return {"x": odd[self.kind] if index == 37 else np.full((2, 3), index, np.float32)}
+
+
+def odd_ones(kind: str) -> Stream:
+    return Stream(OddOnes(kind), SequentialSampler(64, 4), StackCollator(), seed=0)

@@ -65,6 +65,18 @@ def test_a_build_error_comes_at_its_step_with_its_story_and_ends_the_stream(
             assert later == [10, 11]
 
 
+@pytest.mark.parametrize(("kind", "text"), [("shape", r"\[3, 3\]"), ("dtype", "float64"), ("type", "str")])
+def test_a_sample_of_another_shape_dtype_or_type_is_named_with_its_place(kind: str, text: str) -> None:
+    with (
+        service("odd_ones", kind=kind) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s", 8) as consumer,
+    ):
+        assert next(consumer).step == 8
+        with pytest.raises(BuildError, match=rf"step 9 .* slot 1 \(dataset index 37\).*{text}"):
+            next(consumer)
+
+
 def test_every_consumer_of_a_lane_meets_the_error_at_the_step() -> None:
     with (
         service("two_arguments", prefetch=8) as daemon,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 from contextlib import suppress
@@ -30,7 +31,9 @@ def test_a_step_whose_worker_dies_is_built_again_to_the_same_bytes(workers: int,
         assert sum(one["deaths"] for one in client.status()["workers"]) == 2
 
 
-def test_a_step_that_kills_every_worker_fails_after_three_deaths_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_step_that_kills_every_worker_fails_after_three_deaths_and_the_others_go_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with (
         service("dying", journal=str(tmp_path / "journal"), times=1000) as daemon,
         loader_client.connect(daemon.endpoint) as client,
@@ -41,6 +44,10 @@ def test_a_step_that_kills_every_worker_fails_after_three_deaths_and_the_others_
                 next(consumer)
         with client.open("s", 6, 14) as beyond:
             assert [batch.digest() for batch in beyond] == digests(slow(), 6, 14)
+    log = capfd.readouterr().err
+    killed = r"worker \d \(pid \d+\) was killed by SIGKILL"
+    assert len(re.findall(f"stream s step 5 was built when {killed}", log)) == 3
+    assert re.search(f"stream s step 5 has dataset indices 20, 21, 22, 23: of them {killed}", log)
 
 
 def test_workers_killed_at_random_moments_change_no_byte() -> None:

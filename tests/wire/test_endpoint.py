@@ -12,6 +12,7 @@ import pytest
 from loader_service.errors import EndpointError
 from loader_service.wire.endpoint import (
     ENVIRONMENT_VARIABLE,
+    check_trusted,
     default_endpoint,
     make_private_directory,
     runtime_directory,
@@ -139,7 +140,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: py
 def test_a_link_to_a_private_directory_is_refused(tmp_path: Path) -> None:
     make_private_directory(tmp_path / "private")
     (tmp_path / "link").symlink_to(tmp_path / "private")
-    with pytest.raises(EndpointError, match="must be a directory of user"):
+    with pytest.raises(EndpointError, match=r"cannot be made or used: .*Not a directory"):
         make_private_directory(tmp_path / "link")
 
 
@@ -156,3 +157,105 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path, below: str) -> None:
     with pytest.raises(EndpointError, match="cannot be made"):
         make_private_directory(tmp_path / "file" / below)
     assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+# --- a group ---------------------------------------------------------------------------------------------
+
+
+def test_a_directory_for_a_group_is_made_for_it_to_enter_and_taken_as_it_is(tmp_path: Path) -> None:
+    gid = other_group()
+    for _ in range(2):
+        make_private_directory(tmp_path / "shared", gid)
+    found = (tmp_path / "shared").stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_gid) == (0o750, gid)
+
+
+def other_group() -> int:
+    """A group that this process may give files to: any for root, else one of its own."""
+    return 1 if os.geteuid() == 0 else os.getegid()
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o770, 0o751, 0o740])
+def test_a_directory_that_is_not_as_the_group_needs_it_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "shared").mkdir()
+    os.chown(tmp_path / "shared", -1, gid := other_group())
+    (tmp_path / "shared").chmod(mode)
+    with pytest.raises(EndpointError, match=rf"and mode {mode:04o}; it must be .* and group {gid} with mode 0750"):
+        make_private_directory(tmp_path / "shared", gid)
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to any group")
+def test_a_directory_of_another_group_is_refused(tmp_path: Path) -> None:
+    make_private_directory(tmp_path / "shared", 1)
+    with pytest.raises(EndpointError, match=r"group 1 and mode 0750; it must be .* group 2"):
+        make_private_directory(tmp_path / "shared", 2)
+
+
+def test_a_directory_that_everybody_may_replace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(EndpointError, match=r"everybody may replace .* mode 0777; take that from it"):
+        make_private_directory(tmp_path / "open" / "private")
+    (tmp_path / "open").chmod(0o1777)
+    make_private_directory(tmp_path / "open" / "private")
+
+
+# --- before a client connects ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755, 0o711])
+def test_a_client_trusts_its_users_directory_and_one_that_is_not_there_yet(tmp_path: Path, mode: int) -> None:
+    check_trusted(tmp_path / "own" / "x.sock")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own").chmod(mode)
+    check_trusted(tmp_path / "own" / "x.sock")
+    (tmp_path / "link").symlink_to("own")
+    check_trusted(tmp_path / "link" / "x.sock")
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777, 0o720])
+def test_a_client_refuses_a_directory_where_others_could_have_put_the_socket(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own").chmod(mode)
+    with pytest.raises(EndpointError, match=rf"mode {mode:04o}: others could have put a socket there"):
+        check_trusted(tmp_path / "own" / "x.sock")
+
+
+@pytest.mark.parametrize(("mode", "groups", "trusted"), [(0o750, "mine", True), (0o750, "not mine", False)])
+@pytest.mark.parametrize("spoiled", [0, 0o020, 0o005])
+def test_a_client_trusts_the_directory_of_a_daemon_that_serves_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, groups: str, trusted: bool, spoiled: int
+) -> None:
+    make_private_directory(tmp_path / "shared", gid := other_group())
+    (tmp_path / "shared").chmod(mode | spoiled)
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1 if me else 12345)
+    monkeypatch.setattr(os, "getegid", lambda: gid if groups == "mine" else gid + 1)
+    monkeypatch.setattr(os, "getgroups", list)
+    real = os.stat
+
+    def of_somebody(path: Path) -> os.stat_result:
+        found = list(real(path))
+        found[4] = 4321  # st_uid
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "stat", of_somebody)
+    if trusted and not spoiled:
+        check_trusted(tmp_path / "shared" / "x.sock")
+    else:
+        with pytest.raises(EndpointError, match="has owner 4321"):
+            check_trusted(tmp_path / "shared" / "x.sock")
+
+
+def test_the_default_directory_must_be_the_users_own_also_for_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    make_private_directory(runtime_directory(), other_group())
+    me = os.getuid()
+    check_trusted(socket_path(default_endpoint()))
+    if me:
+        monkeypatch.setattr(os, "getuid", lambda: me + 1)
+        with pytest.raises(EndpointError, match="others could have put"):
+            check_trusted(socket_path(default_endpoint()))

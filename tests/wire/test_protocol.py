@@ -18,19 +18,26 @@ WRONG: dict[str, list[Any]] = {
     "int": [None, True, -1, -(2**63), 2**63, 2**64 - 1, 1.0, "1", b"1", [], {}],
     "bool": [None, 0, 1, "true", b"", [], {}],
     "str": [None, 3, b"x", LONGEST_TEXT + "é", [], {}],
-    "list[int]": [None, 3, "12", {}, [True], [1, -1], [2**63], [1.0], ["1"], [[1]]],
+    "Name": [None, 3, b"x", "é" * 201, [], {}],
+    "list[int]": [None, 3, "12", {}, [True], [1, -1], [2**63], [1.0], ["1"], [[1]], [0] * (2**17 + 1)],
     "list[str]": [None, "ab", {}, [3], ["a", b"b"], [LONGEST_TEXT + "é"], [["a"]]],
     "list[Any]": [None, "ab", 3, {}, True],
     "dict[str, Any]": [None, "ab", 3, [], True],
+    "dict[Name, Setting]": [
+        *(None, "ab", 3, [], True, {"a": None}, {"a": []}, {"a": {}}, {"a": b""}, {"a": 2**63}, {"a": "é" * 201}),
+        *({"é" * 201: 1}, {str(number): 0 for number in range(65)}),
+    ],
 }
 RIGHT: dict[str, list[Any]] = {
     "int": [0, 1, *(2**k + d for k in (7, 8, 16, 32, 62) for d in (-1, 0, 1)), LARGEST],
     "bool": [True, False],
     "str": ["", "x", "\0", "😀", LONGEST_TEXT],
-    "list[int]": [[], [0], [LARGEST], list(range(1000))],
+    "Name": ["", "x", "\0", "😀", "é" * 200],
+    "list[int]": [[], [0], [LARGEST], list(range(1000)), [0] * 2**17],
     "list[str]": [[], [""], ["a"] * 257],
     "list[Any]": [[], [None], [[[]]]],
     "dict[str, Any]": [{}, {"": None}, {"a": {"b": [1.5, True, None, b"c"]}}],
+    "dict[Name, Setting]": [{}, {"": 0}, {"a": True, "b": -(2**63), "c": 0.5, "é" * 200: "é" * 200}],
 }
 
 
@@ -42,6 +49,16 @@ def cases(values: dict[str, list[Any]]) -> list[Any]:
         for field in fields(message)
         for place, value in enumerate(values[str(field.type)])
     ]
+
+
+LARGE = [
+    b"\xdd\x00\x02\x00\x01" + b"\xc0" * (2**17 + 1),
+    b"\xde\x00\x41" + b"".join(b"\xa2%02d\xc0" % number for number in range(65)),
+    b"\xdb\x00\x04\x00\x01" + b"x" * (2**18 + 1),
+    b"\xc6\x00\x01\x00\x01" + b"x" * (2**16 + 1),
+    b"\xc9\x00\x01\x00\x01\x05" + b"x" * (2**16 + 1),
+]
+"""A list, a map, a text, bytes and an extension, each of one too many."""
 
 
 def nested(depth: int) -> bytes:
@@ -168,6 +185,14 @@ def test_deep_nesting_is_refused_wherever_it_lies(depth: int) -> None:
     ):
         with pytest.raises(ProtocolError):
             decode([VERSION + payload], CLIENT_MESSAGES)
+
+
+@pytest.mark.parametrize("large", LARGE, ids=["list", "map", "text", "bytes", "extension"])
+def test_what_is_too_long_from_a_client_is_never_made(large: bytes) -> None:
+    for payload in (large, b"\x81\xa4kind" + large, b"\x82\xa4kind\xa3bye\xa5extra\x91" + large):
+        with pytest.raises(ProtocolError, match="no msgpack: ValueError") as caught:
+            decode([VERSION + payload], CLIENT_MESSAGES)
+        assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=KINDS)
