@@ -116,7 +116,7 @@ def test_serve_status_stop(config: Path) -> None:
 def test_a_signal_ends_the_daemon_tells_the_consumers_and_leaves_nothing(config: Path, number: signal.Signals) -> None:
     with _serving(config) as daemon:
         endpoint = f"ipc://{config.parent}/loader-service/default.sock"
-        with loader_client.connect(endpoint) as client, client.open("s") as consumer:
+        with loader_client.connect(endpoint, reconnect_s=0) as client, client.open("s") as consumer:
             kept = next(consumer)["images"]
             daemon.send_signal(number)
             with pytest.raises(ServiceClosedError):
