@@ -83,9 +83,9 @@ class Asking:
         since = self._waits_since = now if self._waits_since is None else self._waits_since
         if self._limited(step, following, now - since):
             return None
-        if self._run is None or self._run.step != step or now - self._asked_at >= _ASK_AGAIN_S:
+        unanswered_s = now - max(since, self._asked_at)
+        if self._run is None or self._run.step != step or unanswered_s >= _ASK_AGAIN_S:
             self.ask(step, stop if following else step + 1, demanded=True)
-            self._asked_at = now
         batch = self._take()
         if batch is None:
             self._demand(now - since)
@@ -105,7 +105,7 @@ class Asking:
         self._run = None
         holds, steps = self._holds(), _FOR_EVER if stop is None else max(1, stop - step)
         number = self._channel.send(lambda request: Get(request, self._number, step, steps, holds, demanded))
-        self._run = _Run(number, step, steps, demanded)
+        self._run, self._asked_at = _Run(number, step, steps, demanded), time.monotonic()
 
     def limit_error(self, step: int) -> HoldLimitError:
         """What is wrong while `at_limit`."""
