@@ -2,6 +2,9 @@
 
 The session has a runtime directory of its own, so that no test meets the daemon of the user who runs it. By that
 directory in its environment a process is known as the session's, whoever its parent is by then.
+
+Two processes run the tests. All that have to do with daemons run in one of them, one after the other: a daemon that
+starts sweeps what dead ones have left, wherever they were started.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +30,15 @@ _DEADLINE_S = 5.0
 _RUNTIME = pytest.StashKey[Path]()
 _SEGMENTS = pytest.StashKey[set[str]]()
 _LEFT = pytest.StashKey[list[str]]()
+_MACHINE = ("client", "daemon", "e2e", "quality", "wire")
+"""The folders of the tests that share the machine's shared memory."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parts = item.path.parts
+        if "tests" in parts and parts[parts.index("tests") + 1] in _MACHINE:
+            item.add_marker(pytest.mark.xdist_group("machine"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -45,11 +58,26 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     deadline = time.monotonic() + _DEADLINE_S
     while (left := _left(directory, before)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    session.config.stash[_LEFT] = left
+    session.config.stash.setdefault(_LEFT, []).extend(left)
+    if hasattr(session.config, "workeroutput"):  # of a process that is told which tests to run
+        session.config.workeroutput["left"] = left
+    left = session.config.stash[_LEFT]
     if not left:
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)
     elif session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+class _Workers:
+    """In the process that distributes the tests: what was left by those that ran them."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        node.config.stash.setdefault(_LEFT, []).extend(getattr(node, "workeroutput", {}).get("left", []))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Workers(), "what workers left")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
