@@ -126,7 +126,7 @@ class Builds:
             _log.debug("%s was built by worker %d", task.where, worker.number, extra=task.fields_of(worker.number))
         task.stream.metrics.count_build(task.claim.step)
         task.built, task.builder = built, worker
-        if Verifications.is_due(task):
+        if Verifications.is_due(task) and not Verifications.is_too_large(task):
             self._verifications.add(task)
         else:
             self._commit(task)

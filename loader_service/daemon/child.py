@@ -113,6 +113,11 @@ class Worker:
             self.stack_from = os.fstat(self.stack_fd).st_size
             self.process.send_signal(STACK_SIGNAL)
 
+    def forget_stack(self) -> None:
+        """What it has written so far is of no later death."""
+        if self.stack_fd is not None:
+            self.stack_from = os.fstat(self.stack_fd).st_size
+
     def stack(self) -> str:
         """What the process has written since it was asked, or as it died; empty where it has not."""
         if self.stack_fd is None:

@@ -26,6 +26,7 @@ _log = logging.getLogger("loader_service.front")
 _LINGER_MS = 1000
 _HANDSHAKE_MS = 5000
 """Who connects and says nothing is hung up on after that."""
+_MAX_REFUSED = 4096
 _BURST = 64
 """Messages taken from the socket before others get their turn."""
 
@@ -66,7 +67,7 @@ class Front:
     def refuse(self, reply: Message) -> None:
         """Answer everything that has come in meanwhile with `reply`: at the end, when nobody handles it any more."""
         with suppress(zmq.Again):
-            while not self._socket.closed:
+            for _ in range(0 if self._socket.closed else _MAX_REFUSED):  # a flood does not keep it from ending
                 self.send(self._socket.recv_multipart(zmq.NOBLOCK)[0], reply)
 
     def close(self) -> None:

@@ -29,13 +29,16 @@ class EndpointLock:
         self._path = path.with_name(f"{path.name}.lock")
         self._fd = self._acquire(path)
         self.predecessor: str | None = _read(self._fd).get("identity")
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "identity": identity}).encode(), 0)
         try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "identity": identity}).encode(), 0)
             _clear(path)
         except EndpointError:
             self.release()
             raise
+        except OSError as error:  # a full disk
+            self.release()
+            raise EndpointError(f"the lock file {self._path} cannot be written: {error.strerror}") from error
 
     def _acquire(self, path: Path) -> int:
         """The locked file. One that its last holder removed meanwhile locks nothing: try again with the next."""
@@ -56,9 +59,18 @@ class EndpointLock:
                 pass
             os.close(fd)
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the name still leads to this lock: somebody who cleaned up may have made room for another daemon."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
+        except OSError:
+            return False
+
     def release(self) -> None:
-        """Remove the lock file and let go."""
-        self._path.unlink(missing_ok=True)
+        """Remove the lock file, if it is this one, and let go."""
+        if self.is_ours:
+            self._path.unlink(missing_ok=True)
         os.close(self._fd)
 
 

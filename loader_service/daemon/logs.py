@@ -23,6 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from queue import Empty, Full, SimpleQueue
 from threading import Event, Lock, Thread
@@ -181,8 +182,10 @@ class _Writer:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="loader-service-log", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="loader-service-log", daemon=True)
+                with suppress(RuntimeError):  # there is no thread to be had: with the next line, perhaps
+                    thread.start()
+                    self._thread = thread
 
     def _run(self) -> None:
         while (line := self._lines.get()) is not None:

@@ -91,7 +91,8 @@ class Service:
                 self.loop.turn()
         finally:
             self._shut_down()
-            path.unlink(missing_ok=True)
+            if lock.is_ours:  # else the socket of that name is another daemon's by now
+                path.unlink(missing_ok=True)
             lock.release()
             self.loop.close()  # until here a second signal changes nothing
         return 1 if self._unrecoverable else 0

@@ -9,6 +9,7 @@ spawned, never forked, each in a process group of its own, so that Ctrl-C in a t
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -143,6 +144,7 @@ class Supervisor:
         try:
             connection = worker.launch()
         except OSError as error:  # no process, descriptor or memory to be had
+            worker.process = None
             self._end(worker, Death(f"worker {worker.number} cannot be started: {error}"))
             return
         self._loop.watch(connection.fileno(), lambda: self._read(worker))
@@ -194,7 +196,13 @@ class Supervisor:
     def _reap_dismissed(self) -> None:
         self._dismissed = [process for process in self._dismissed if process.poll() is None]
         if self._dismissed and not self._stopping:
-            self._loop.after(EXIT_S, self._reap_dismissed)
+            self._loop.after(EXIT_S, self._end_dismissed)
+
+    def _end_dismissed(self) -> None:
+        """Who was dismissed and is still there, with a thread that does not end, say, is killed."""
+        for process in self._dismissed:
+            process.kill()
+        self._reap_dismissed()
 
     def _send_later(self, worker: Worker, limit: int) -> None:
         """Send the oldest `limit` of what waits, all to a worker that is idle."""
@@ -215,7 +223,7 @@ class Supervisor:
     def _end(self, worker: Worker, death: Death) -> None:
         tasks, worker.tasks = worker.tasks, []
         worker.deaths, worker.streak, worker.last_death = worker.deaths + 1, worker.streak + 1, death.how
-        worker.failed_starts += not worker.ready
+        worker.failed_starts += not worker.ready and not (worker.served and _passes(worker))
         self._disconnect(worker)
         stack = f"\n{death.stack}" if death.stack and not death.hung else ""  # that of one that hung is in the log
         again = f"; {len(tasks)} steps are built again" if tasks else ""
@@ -258,3 +266,8 @@ class Supervisor:
             self._dismissed.append(worker.process)
             self._reap_dismissed()
         self._end(worker, Death(f"{worker.name} {worker.hung}, of which it has not ended yet", worker.stack(), True))
+
+
+def _passes(worker: Worker) -> bool:
+    """Whether what ended a start is no fault of the code's: no process to be had, or killed by somebody else."""
+    return worker.process is None or (worker.process.returncode == -signal.SIGKILL and not worker.hung)

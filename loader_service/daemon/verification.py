@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from loader_service.daemon.messages import Verified
+from loader_service.daemon.messages import Verified, encode
 from loader_service.daemon.task import Task
 from loader_service.errors import BuildError
 
@@ -21,6 +21,7 @@ __all__ = ["Verifications"]
 
 _log = logging.getLogger("loader_service.verification")
 _KIND = "PurityViolation"
+_MAX_BYTES = 1 << 16
 
 
 class _Workers(Protocol):
@@ -41,6 +42,13 @@ class Verifications:
     def is_due(task: Task) -> bool:
         every = task.stream.verify
         return every > 0 and task.claim.step % every == 0
+
+    @staticmethod
+    def is_too_large(task: Task) -> bool:
+        """A layout of very many tensors does not travel: who sends it could wait for one who waits for this side."""
+        too_large = len(encode(task.verify(0))) > _MAX_BYTES
+        task.stream.metrics.unverified += too_large
+        return too_large
 
     def add(self, task: Task) -> None:
         """Its first build is done, or the worker of its second one was lost."""

@@ -24,7 +24,11 @@ class Suspected:
     stacks: list[str] = field(default_factory=lambda: ["", "half", "whole"])
     asked: int = 0
     killed: int = 0
+    forgot: int = 0
     name: str = "worker 0 (pid 1)"
+
+    def forget_stack(self) -> None:
+        self.forgot += 1
 
     def ask_for_stack(self) -> None:
         self.asked += 1
@@ -83,6 +87,7 @@ def test_one_that_ends_its_step_while_it_is_asked_goes_on(caplog: pytest.LogCapt
     ward.timer.pass_time(9.0)
     assert (worker.killed, ward.told) == (0, [])
     assert caplog.messages == ["worker 0 (pid 1) was done after more than 10.0 s, before it was killed"]
+    assert worker.forgot == 1, "that stack is of no later death"
     ward.timer.pass_time(3.0)
     assert worker.killed == 1, "the next one counts too"
 
@@ -208,6 +213,5 @@ def test_one_that_no_signal_ends_loses_its_place(crew: Begin, monkeypatch: pytes
         assert one.died[0][1] == [1]
         assert "of which it has not ended yet" in one.died[0][2]
     one.until_ready()
-    assert process.poll() is None
-    process.kill()
-    one.until(lambda: not one.supervisor._dismissed, "it is reaped")
+    one.until(lambda: not one.supervisor._dismissed, "it is killed again, and reaped")
+    assert process.poll() == -signal.SIGKILL

@@ -221,3 +221,31 @@ def test_among_many_that_come_and_go_one_at_a_time_has_it(path: Path) -> None:
         thread.join()
     assert taken
     assert set(most) == {1}
+
+
+def test_a_lock_whose_place_another_has_taken_is_not_removed(path: Path) -> None:
+    """A clean-up emptied the directory, and another daemon has come since."""
+    first = EndpointLock(path, "lsv-first")
+    lock_file(path).unlink()
+    assert not first.is_ours
+    second = EndpointLock(path, "lsv-second")
+    first.release()
+    assert second.is_ours
+    with pytest.raises(AlreadyRunningError):
+        EndpointLock(path, "lsv-third")
+    second.release()
+    assert not lock_file(path).exists()
+
+
+def test_a_lock_file_that_cannot_be_written_is_a_clear_error_and_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(EndpointError, match="cannot be written: No space left"):
+        EndpointLock(path, "lsv-mine")
+    assert not lock_file(path).exists()
+    assert len(os.listdir("/proc/self/fd")) == before
