@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -179,7 +180,7 @@ DIFFERENT: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("values", DIFFERENT, ids=lambda values: repr(values)[:40])
+@pytest.mark.parametrize("values", DIFFERENT, ids=lambda values: re.sub(" at 0x[0-9a-f]+", "", repr(values))[:40])
 def test_different_values_have_different_descriptions(values: list[Any]) -> None:
     assert len({digest(describe(value)) for value in values}) == len(values)
 
