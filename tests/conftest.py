@@ -34,6 +34,7 @@ _MACHINE = ("client", "daemon", "e2e", "quality", "wire")
 """The folders of the tests that share the machine's shared memory."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before the names of tests are told
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parts = item.path.parts
