@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import sys
+from contextlib import suppress
 from contextlib import closing
 
 from loader_service.daemon import logs
@@ -23,7 +24,8 @@ __all__ = ["main"]
 
 
 def _say(owner: socket.socket, content: dict[str, object]) -> None:
-    owner.sendall(json.dumps(content).encode() + b"\n")
+    with suppress(OSError):  # the owner is gone: so is whoever would read it, and the daemon ends
+        owner.sendall(json.dumps(content).encode() + b"\n")
 
 
 def main() -> int:
