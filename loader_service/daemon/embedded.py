@@ -12,8 +12,7 @@ import os
 import shutil
 import socket
 import sys
-from contextlib import suppress
-from contextlib import closing
+from contextlib import closing, suppress
 
 from loader_service.daemon import logs
 from loader_service.daemon.config import Config
