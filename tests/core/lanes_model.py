@@ -140,7 +140,7 @@ class World(Workers):
         rings = [(lane.window, len(lane.ring.slots)) for lane in self.lanes.lanes.values()]
         try:
             self.lanes.retune(prefetch)
-        except Exception:
+        except Exception:  # whatever it is, it must have changed nothing; it goes on to the caller
             assert rings == [(lane.window, len(lane.ring.slots)) for lane in self.lanes.lanes.values()]
             assert self.lanes.prefetch == self.prefetch
             raise

@@ -133,7 +133,7 @@ def corrupt(truncated: int = 37) -> Stream:
 
 @dataclass(frozen=True)
 class Dying:
-    """Kills its own process at sample `bad`, `times` times in all (counted in the file `journal`)."""
+    """Ends its own process at sample `bad`, `times` times in all (counted in the file `journal`)."""
 
     journal: str
     bad: int
@@ -147,8 +147,11 @@ class Dying:
             with Path(self.journal).open("ab") as file:
                 file.write(b".")
             if Path(self.journal).stat().st_size <= self.times:
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.end()
         return sample(index)
+
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def dying(journal: str, bad: int = 21, times: int = 1) -> Stream:
@@ -191,24 +194,11 @@ def deadlock() -> None:
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
-@dataclass(frozen=True)
-class Hanging:
-    """Sample `bad` blocks in C code that holds the GIL, `times` times in all (counted in the file `journal`)."""
+class Hanging(Dying):
+    """The same, but that it blocks in C code that holds the GIL."""
 
-    journal: str
-    bad: int
-    times: int
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int, /) -> ImageSample:
-        if index == self.bad:
-            with Path(self.journal).open("ab") as file:
-                file.write(b".")
-            if Path(self.journal).stat().st_size <= self.times:
-                deadlock()
-        return sample(index)
+    def end(self) -> None:
+        deadlock()
 
 
 def hanging(journal: str, bad: int = 21, times: int = 1) -> Stream:
