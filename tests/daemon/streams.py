@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from typing import Any
 
@@ -12,7 +13,20 @@ from loader_service.core.collate import ImageBatchCollator
 from loader_service.core.rng import SampleRng
 from loader_service.data import synthetic_lines
 
-__all__ = ["crashing", "deaf", "endless", "gripping", "leaving", "odd", "refused", "slow", "small", "stuck", "waning"]
+__all__ = [
+    "crashing",
+    "deaf",
+    "endless",
+    "gripping",
+    "leaving",
+    "lingering",
+    "odd",
+    "refused",
+    "slow",
+    "small",
+    "stuck",
+]
+__all__ += ["waning"]
 
 _FOREVER_S = 600.0
 
@@ -93,6 +107,12 @@ def waning(path: str) -> Stream:
     """It can be made while the file is there."""
     if not os.path.exists(path):
         raise FileNotFoundError(f"no data at {path}")
+    return small()
+
+
+def lingering() -> Stream:
+    """A factory that leaves a thread behind, as data sets that read ahead do: its process does not end by itself."""
+    threading.Thread(target=time.sleep, args=(600,)).start()
     return small()
 
 

@@ -165,3 +165,16 @@ def test_a_lane_whose_consumers_leave_meanwhile_ends_with_the_verification() -> 
     desk.build(1 - builder)
     assert not desk.broker.streams["a"].lanes.lanes
     assert list(desk.memory.sizes.values()) == [PAGE]
+
+
+def test_a_layout_too_large_to_travel_twice_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends much to a worker that sends much waits for one who waits for it."""
+    monkeypatch.setattr("loader_service.daemon.verification._MAX_BYTES", 64)
+    desk = Desk(workers=2, prefetch=2, verify=2)
+    consumer = desk.open()
+    desk.get(consumer, 0)
+    place = next(number for number in range(2) if 0 in desk.steps(number))
+    [(_, reply)] = desk.build(place)
+    assert desk.ready([reply]).step == 0
+    assert desk.verifying(0) == desk.verifying(1) == []
+    assert counts(desk)[1:] == (0, 0, 1)

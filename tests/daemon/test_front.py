@@ -14,7 +14,7 @@ import zmq
 from loader_service.daemon.front import Front
 from loader_service.daemon.loop import Loop
 from loader_service.errors import EndpointError, ProtocolError, from_record
-from loader_service.wire.messages import DAEMON_MESSAGES, Bye, Done, Error, Get, Message, Ping, Stop
+from loader_service.wire.messages import DAEMON_MESSAGES, Bye, Closing, Done, Error, Get, Message, Ping, Stop
 from loader_service.wire.protocol import MAX_MESSAGE_BYTES, VERSION, decode, encode
 
 
@@ -148,3 +148,27 @@ def test_an_endpoint_that_cannot_be_bound_is_told(desk: Desk) -> None:
             another.bind("ipc:///no/such/x.sock")
     finally:
         another.close()
+
+
+def test_a_flood_does_not_keep_the_end_from_coming(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has come in by then is refused, but not for as long as more comes."""
+    monkeypatch.setattr("loader_service.daemon.front._MAX_REFUSED", 10)
+    socket = desk.client(b"one")
+    for number in range(100):
+        socket.send_multipart(encode(Get(number, 1, 0, 1, [], True)))
+    desk.turn(1)
+    for number in range(100):
+        socket.send_multipart(encode(Get(number, 1, 0, 1, [], True)))
+    desk.turn(100)
+    handled = len(desk.handled)
+    assert socket.poll(100) == 0
+    deadline = time.monotonic() + 10
+    refused = 0
+    while refused + handled < 200:
+        assert time.monotonic() < deadline
+        desk.front.refuse(Closing("the end"))
+        before = refused
+        while socket.poll(50):
+            decode(socket.recv_multipart(), DAEMON_MESSAGES)
+            refused += 1
+        assert refused - before <= 10

@@ -195,3 +195,14 @@ def test_the_environment_may_ask_for_json(value: str, is_json: bool) -> None:
 def test_the_environment_may_not_ask_for_anything_else(value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"LOADER_SERVICE_LOG is {value!r}; it must be 'text' or 'json'"):
         wants_json(value)
+
+
+def test_a_thread_that_cannot_be_had_is_asked_for_with_the_next_line(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        log.logger.warning("first")
+    log.logger.warning("second")
+    assert [line["message"] for line in log.lines()] == ["first", "second"]

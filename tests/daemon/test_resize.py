@@ -170,3 +170,12 @@ def test_stop_ends_those_that_were_dismissed_and_cannot_end_themselves(crew: Beg
     assert start_time(pid) is not None
     one.supervisor.stop(0.1)
     assert start_time(pid) is None
+
+
+def test_one_that_is_dismissed_and_does_not_end_is_killed(crew: Begin) -> None:
+    one = crew("lingering", count=2)
+    one.until_ready()
+    _, leaving = one.pids()
+    one.supervisor.resize(1)
+    until_gone(one, leaving)
+    assert (one.died, one.gone) == ([], [])

@@ -126,6 +126,41 @@ def test_a_worker_that_was_ready_before_gets_three_tries(crew: Begin, tmp_path: 
     assert len(one.all_said(messages.StartFailed)) == 4
 
 
+def test_a_worker_that_others_kill_as_it_starts_again_is_never_given_up(crew: Begin) -> None:
+    """As the kernel does that is short of memory; it says nothing of the code."""
+    one = crew()
+    one.until_ready()
+    for _ in range(5):
+        os.kill(one.pids()[0], signal.SIGKILL)
+        one.until(lambda: one.first.pid in killed(one), "its death is noticed")
+        one.until(lambda: one.first.pid not in killed(one), "another starts")
+    assert (one.first.failed_starts, one.gone) == (0, [])
+    one.until_ready()
+
+
+def killed(one: Crew) -> set[int]:
+    """The processes that have died, by what was told of them."""
+    return {int(how.partition("(pid ")[2].partition(")")[0]) for _, _, how in one.died}
+
+
+def test_a_process_that_cannot_be_had_for_a_while_is_asked_for_again(
+    crew: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Descriptors, or processes, are short for a moment."""
+    one = crew()
+    one.until_ready()
+
+    def none_left(self: Worker) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "launch", none_left)
+        os.kill(one.pids()[0], signal.SIGKILL)
+        one.until(lambda: len(one.died) == 5, "it was tried four times")
+    assert (one.first.failed_starts, one.gone) == (0, [])
+    one.until_ready()
+
+
 def test_a_worker_that_never_gets_ready_is_given_up_after_three_times(crew: Begin) -> None:
     one = crew("leaving", code=3)
     one.until(lambda: one.gone, "given up")
