@@ -103,7 +103,7 @@ class Asking:
         demanded: somebody waits for the first.
         """
         self._run = None
-        holds, steps = self._holds(), _FOR_EVER if stop is None else max(1, stop - step)
+        holds, steps = self._session.holds(self._number), _FOR_EVER if stop is None else max(1, stop - step)
         number = self._channel.send(lambda request: Get(request, self._number, step, steps, holds, demanded))
         self._run, self._asked_at = _Run(number, step, steps, demanded), time.monotonic()
 
@@ -118,9 +118,8 @@ class Asking:
 
     def close(self) -> None:
         """Tell the daemon, which may be gone: then it has ended the consumer itself. Idempotent."""
-        holds = self._holds()
-        self._session.say(Close(0, self._number, holds))  # whatever interrupts the rest
-        self._session.consumers.pop(self._number, None)
+        self._session.dismiss(self._number)  # whatever interrupts the rest
+        holds = self._session.holds(self._number)
         with suppress(LoaderServiceError):
             self._channel.request(
                 lambda request: Close(request, self._number, holds), Done, _CLOSE_TIMEOUT_S, "closing a consumer"
@@ -130,12 +129,8 @@ class Asking:
 
     def drop(self) -> None:
         """Close the consumer without waiting for an answer: another has taken its place."""
-        self._session.say(Close(0, self._number, self._holds()))
-        self._session.consumers.pop(self._number, None)
+        self._session.dismiss(self._number)
         self._channel.close()
-
-    def _holds(self) -> list[int]:
-        return [lease for _, lease in self._session.held(self._number)]
 
     def _limited(self, step: int, following: bool, waited_s: float) -> bool:
         """Whether what is held keeps `step` from being taken or built. Raises HoldLimitError after a while of it."""

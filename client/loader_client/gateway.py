@@ -22,7 +22,7 @@ from loader_client.session import Session
 from loader_service.core.shards import Shard
 from loader_service.errors import DeadlineError, ServiceClosedError, ServiceUnavailableError
 from loader_service.wire.endpoint import check_trusted, socket_path
-from loader_service.wire.messages import Close, Hello, Message, Open, Opened, Welcome
+from loader_service.wire.messages import Hello, Message, Open, Opened, Welcome
 from loader_service.wire.process import open_pidfd, pid_namespace
 
 __all__ = ["Gateway", "Opening", "Plan"]
@@ -128,14 +128,9 @@ class Gateway:
                         channel.watch(self.daemon_pidfd)
                         return Opening(number, opened, channel, generation)
             except BaseException:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
-                self.forget(number)
+                self.session.dismiss(number)
                 raise
-            self.forget(number)
-
-    def forget(self, number: int) -> None:
-        """Close a consumer that nobody reads any more; also one whose Open was given up."""
-        self.session.say(Close(0, number, [lease for _, lease in self.session.held(number)]))
-        self.session.consumers.pop(number, None)
+            self.session.dismiss(number)
 
     def revive(self, generation: int, deadline: float, gone: str, given_up: Callable[[], bool] = lambda: False) -> None:
         """Greet the daemon that takes the place of that of `generation`, which is `gone` for that reason.

@@ -91,6 +91,15 @@ class Session:
         """Tell the daemon something that has no answer, from any thread; no signal comes between."""
         self._deaths.put(message)
 
+    def dismiss(self, consumer: int) -> None:
+        """Close a consumer that nobody reads any more, also one whose Open was given up; what it holds stays leased."""
+        self.say(Close(0, consumer, self.holds(consumer)))
+        self.consumers.pop(consumer, None)
+
+    def holds(self, consumer: int) -> list[int]:
+        """The numbers of the leases of a consumer that live."""
+        return [lease for _, lease in self.held(consumer)]
+
     def enlist(self, number: int, consumer: object) -> None:
         """Book a consumer: it is closed when it is dropped."""
         self.consumers[number] = weakref.ref(consumer, self._deaths.put)
@@ -120,7 +129,7 @@ class Session:
                     self.leases.pop(key)
             for number, consumer in list(self.consumers.items()):
                 if consumer() is None:
-                    _say(socket, Close(0, number, [lease for _, lease in self.held(number)]))
+                    _say(socket, Close(0, number, self.holds(number)))
                     self.consumers.pop(number, None)
         _say(socket, Bye())
         self._context.destroy(linger=_LINGER_MS)

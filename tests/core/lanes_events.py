@@ -13,7 +13,8 @@ from loader_service.core.pace import Pace, Terms
 from loader_service.errors import ArgumentError, EvictedError, MemoryLimitError
 from tests.core.lanes_model import World
 
-__all__ = ["EVENTS", "PREFETCH", "SPLIT_AT_ONCE", "WAIT", "claim_all", "happen", "sorted_builds", "take", "terms_of"]
+__all__ = ["EVENTS", "PREFETCH", "SPLIT_AT_ONCE", "WAIT"]
+__all__ += ["claim_all", "happen", "quick_one", "sorted_builds", "take", "terms_of"]
 
 PREFETCH = [1, 2, 3, 4, 5, 8]
 WAIT = Terms(Pace("wait"))
@@ -149,3 +150,13 @@ def take(world: World, consumer: int, step: int | None = None) -> Grant:
 def claim_all(world: World) -> list[int]:
     """Claim until there is no more to claim: the steps, in the order of the claims."""
     return [claim.step for claim in iter(world.claim, None)]
+
+
+def quick_one(world: World, base: int = 0) -> int:
+    """One who has had the whole window from `base` on and asks for the next step."""
+    quick = world.open(base, WAIT)
+    for _ in range(world.prefetch):
+        world.release(quick, take(world, quick).lease)
+    world.ask(quick)
+    world.settle()
+    return quick

@@ -7,18 +7,8 @@ import pytest
 from loader_service.core.debts import Limits
 from loader_service.core.pace import Pace, Terms
 from loader_service.errors import ConsumerClosedError, EvictedError
-from tests.core.lanes_events import PREFETCH, SPLIT_AT_ONCE, WAIT, take
+from tests.core.lanes_events import PREFETCH, SPLIT_AT_ONCE, WAIT, quick_one, take
 from tests.core.lanes_model import World
-
-
-def quick_one(world: World) -> int:
-    """One who has had the first window and asks for the next step."""
-    quick = world.open(0, WAIT)
-    for _ in range(world.prefetch):
-        world.release(quick, take(world, quick).lease)
-    world.ask(quick)
-    world.settle()
-    return quick
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)

@@ -7,7 +7,7 @@ import pytest
 from loader_service.core.debts import Limits
 from loader_service.core.pace import Pace, Terms
 from loader_service.errors import EvictedError
-from tests.core.lanes_events import PREFETCH, SPLIT_AT_ONCE, WAIT, claim_all, take
+from tests.core.lanes_events import PREFETCH, SPLIT_AT_ONCE, WAIT, claim_all, quick_one, take
 from tests.core.lanes_model import World
 
 
@@ -15,12 +15,7 @@ def waiting_for(world: World, *slow: int) -> int:
     """Another consumer, who has had the whole window of the lane of `slow` and asks for the next step."""
     lane = world.lane_of(slow[0])
     assert lane is not None
-    quick = world.open(lane.base, WAIT)
-    for _ in range(world.prefetch):
-        world.release(quick, take(world, quick).lease)
-    world.ask(quick)
-    world.settle()
-    return quick
+    return quick_one(world, lane.base)
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)
