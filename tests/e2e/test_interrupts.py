@@ -128,10 +128,20 @@ def test_ctrl_c_ends_the_running_demo_without_noise_and_leaves_nothing(after_s: 
     assert (demo.returncode, err) == (130, "")
 
 
-@pytest.mark.parametrize("after_s", [0.05, 0.3, 0.8])
-def test_ctrl_c_while_python_itself_starts_ends_the_demo_too(after_s: float) -> None:
-    with Popen(_DEMO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as demo:
+_STARTING_DEMO = """
+print("Python has started", flush=True)  # before that an interrupt meets no line of ours: Python ends with 1
+import runpy
+runpy.run_module("loader_service", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.3, 0.8])
+def test_ctrl_c_while_its_modules_are_imported_ends_the_demo_too(after_s: float) -> None:
+    command = [sys.executable, "-c", _STARTING_DEMO, *_DEMO[3:]]
+    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as demo:
         try:
+            assert demo.stdout is not None
+            assert demo.stdout.readline() == "Python has started\n"
             time.sleep(after_s)  # the moment is what is tested
             demo.send_signal(signal.SIGINT)
             try:
