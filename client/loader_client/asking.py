@@ -77,6 +77,7 @@ class Asking:
         """The batch of `step` if it is here; else it has been asked for. Raises ForkedClientError too.
 
         following: it is the one after the last that was taken, so that those after it are asked for too, before `stop`.
+        The wait lasts from the first poll to `end_wait`.
         """
         self._session.check_process()  # what has been sent ahead is the parent's
         now = time.monotonic()
@@ -89,12 +90,10 @@ class Asking:
         batch = self._take()
         if batch is None:
             self._demand(now - since)
-        else:
-            self._waits_since = None
         return batch
 
-    def give_up(self) -> None:
-        """Nobody waits any more; what is asked for stays in flight, for whoever polls for it again."""
+    def end_wait(self) -> None:
+        """Whoever polled has the batch, an error, or no patience; what is asked for stays in flight for the next."""
         self._waits_since = None
 
     def ask(self, step: int, stop: int | None, *, demanded: bool) -> None:
@@ -139,7 +138,6 @@ class Asking:
         in_the_way = following and any(one.lane == self._lane and one.step + self.prefetch <= step for one in held)
         self.at_limit = too_many or in_the_way
         if self.at_limit and waited_s >= self._plan.hold_timeout_s:
-            self._waits_since = None
             raise self.limit_error(step)
         return self.at_limit
 
@@ -147,11 +145,7 @@ class Asking:
         """The answer, if it is here. Until it is booked nothing is in flight: what interrupts it is asked again."""
         run, self._run = self._run, None
         assert run is not None  # it has been asked for
-        try:
-            reply = self._channel.take(run.number, Ready)
-        except LoaderServiceError:
-            self._waits_since = None
-            raise
+        reply = self._channel.take(run.number, Ready)
         if reply is None:
             self._run = run
             return None

@@ -74,7 +74,7 @@ class Reading:
                         gone = error.message
                     self._come_back(step, deadline, gone, lambda: False)
             finally:
-                self._asking.give_up()
+                self._asking.end_wait()
 
     async def aget(self, step: int, timeout_s: float | None = None) -> Batch:
         """`get` in an event loop, which goes on meanwhile. A task that is cancelled loses no batch: ask again.
@@ -107,7 +107,7 @@ class Reading:
                     gone = error.message
                 await aside(partial(self._come_back, step, deadline, gone))
         finally:
-            self._asking.give_up()
+            self._asking.end_wait()
 
     # --- within ------------------------------------------------------------------------------------------
 
@@ -155,7 +155,6 @@ class Reading:
         left_s = math.inf if deadline is None else deadline - time.monotonic()
         if left_s > 0:
             return min(left_s, self._asking.pause_s)
-        self._asking.give_up()
         if self._asking.at_limit:
             raise self._asking.limit_error(step)
         raise DeadlineError(
