@@ -15,7 +15,13 @@ import os
 import loader_client
 from loader_service import LocalService
 from loader_service.errors import BuildError, SharedMemoryError
+from tests.e2e.harness import eventually
 from tests.e2e.streams import growing, slow
+
+def at_rest(client, bases):  # the releases have arrived, and all that they made room for is built
+    lanes = [lane for stream in client.status()["streams"] for lane in stream["lanes"]]
+    ready = all(slot["state"] == "ready" for lane in lanes for slot in lane["slots"])
+    return ready and [lane["base"] for lane in lanes] == bases
 
 streams = {
     "s": {"factory": "tests.e2e.streams:slow", "prefetch": 4},
@@ -28,6 +34,7 @@ with LocalService({"streams": streams}) as daemon, loader_client.connect(daemon.
                 assert batch.digest() == slow().build(step).digest()
         with grower.get(0) as batch:
             assert batch.digest() == growing(400).build(0).digest()
+        eventually(lambda: at_rest(client, [6, 1]), "nobody takes what is measured next")
         with open("/dev/shm/filling", "wb") as file:
             free = os.statvfs("/dev/shm")
             os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
