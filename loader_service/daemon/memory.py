@@ -29,6 +29,8 @@ _DIRECTORY = Path("/dev/shm")
 _PREFIX = "lsv"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAMESPACE_TAGS = 36**4
+_TRIES = 8
+"""To create a segment while somebody removes them."""
 _REMEDY = (
     "lower prefetch or slot_bytes, or give /dev/shm more: `mount -o remount,size=8G /dev/shm` on a machine, "
     "`--shm-size=8g` or `--ipc=host` for a container, an emptyDir with medium Memory in Kubernetes"
@@ -58,14 +60,22 @@ def free_bytes() -> int | None:
 
 
 def _reserve(memory: SharedMemory, nbytes: int, access: Access) -> None:
-    """Take every page now, then let others read who may. Raises OSError (ENOSPC)."""
+    """Take every page now, then let others read who may. Raises OSError: ENOSPC, or ENOENT if its name is gone."""
     if hasattr(os, "posix_fallocate") and _DIRECTORY.is_dir():
-        fd = os.open(_DIRECTORY / memory.name.lstrip("/"), os.O_RDWR)
+        fd = os.open(_DIRECTORY / memory.name.lstrip("/"), os.O_RDWR | os.O_NOFOLLOW)
         try:
             os.posix_fallocate(fd, 0, nbytes)
             access.open_segment(fd)
         finally:
             os.close(fd)
+
+
+def _unlink(memory: SharedMemory) -> None:
+    """End a segment whose name may be gone already: somebody cleaned /dev/shm up."""
+    try:
+        memory.unlink()
+    except FileNotFoundError:
+        resource_tracker.unregister(f"/{memory.name}", "shared_memory")
 
 
 class SharedMemoryAllocator:
@@ -87,24 +97,37 @@ class SharedMemoryAllocator:
         """A reserved segment of `nbytes`, readable for whom it may be. Raises MemoryLimitError, SharedMemoryError."""
         self._check_limit(nbytes)
         self._check_free(nbytes)
+        for _ in range(_TRIES):
+            try:
+                memory = self._create(nbytes)
+            except FileNotFoundError:
+                _log.warning("a segment was removed from %s while it was made; another takes its place", _DIRECTORY)
+                continue
+            self._segments[memory.name] = memory
+            self.used_bytes += memory.size
+            return memory.name
+        raise SharedMemoryError(f"somebody removes every new segment from {_DIRECTORY}; stop whatever cleans it up")
+
+    def _create(self, nbytes: int) -> SharedMemory:
+        """A reserved segment by the next name. Raises SharedMemoryError; FileNotFoundError if its name is gone."""
         name = f"{self._identity}-{_base36(self._count)}"
         self._count += 1
         try:
             memory = SharedMemory(name, create=True, size=nbytes)
         except OSError as error:
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be created: {error}") from error
+        memory.close()  # the daemon itself neither reads nor writes it
         try:
             _reserve(memory, nbytes, self._access)
+        except FileNotFoundError:
+            _unlink(memory)
+            raise
         except OSError as error:
-            memory.close()
-            memory.unlink()
+            _unlink(memory)
             if error.errno == errno.ENOSPC:
                 raise self._no_space(nbytes) from error
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be reserved: {error}") from error
-        memory.close()  # the daemon itself neither reads nor writes it
-        self._segments[name] = memory
-        self.used_bytes += memory.size
-        return name
+        return memory
 
     def fits(self, nbytes: int) -> bool:
         """Whether `nbytes` more are within the limit and free."""
@@ -129,10 +152,7 @@ class SharedMemoryAllocator:
         """Unlink a segment; whoever has it mapped keeps it. `retired` collects the names for the workers."""
         memory = self._segments.pop(segment)
         self.used_bytes -= memory.size
-        try:
-            memory.unlink()
-        except FileNotFoundError:  # somebody cleaned /dev/shm up
-            resource_tracker.unregister(f"/{memory.name}", "shared_memory")
+        _unlink(memory)
         self.retired.append(segment)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,56 @@ def test_memory_that_others_took_meanwhile_leaves_nothing_behind(
     assert (segments(), allocator.used_bytes, allocator.retired) == ([], 0, [])
     monkeypatch.undo()
     allocator.create(8192)
+
+
+@pytest.mark.parametrize("moment", ["created", "reserved", "refused"])
+def test_a_segment_that_is_removed_while_it_is_made_gets_a_successor(
+    allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """At each moment of its making; one that is reserved by then is given up when it is looked for."""
+    made, fallocate = 0, os.posix_fallocate
+
+    def create(name: str, create: bool, size: int) -> SharedMemory:
+        nonlocal made
+        made += 1
+        segment = SharedMemory(name, create=create, size=size)
+        if moment == "created" and made < 4:
+            (SHM / name).unlink()
+        return segment
+
+    def reserve(fd: int, offset: int, nbytes: int) -> None:
+        fallocate(fd, offset, nbytes)
+        if moment != "created" and made < 4:
+            Path(os.readlink(f"/proc/self/fd/{fd}")).unlink()
+        if moment == "refused":
+            raise OSError(errno.EIO, "the memory is broken")
+
+    monkeypatch.setattr(memory, "SharedMemory", create)
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    if moment == "refused":
+        with pytest.raises(SharedMemoryError, match="cannot be reserved: "):
+            allocator.create(8192)
+        assert (segments(), allocator.used_bytes) == ([], 0)
+        return
+    name = allocator.create(8192)
+    assert (made, allocator.exists(name)) == ((4, True) if moment == "created" else (1, False))
+    assert allocator.used_bytes == 8192
+
+
+def test_who_removes_every_new_segment_gets_an_error(
+    allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(name: str, create: bool, size: int) -> SharedMemory:
+        segment = SharedMemory(name, create=create, size=size)
+        (SHM / name).unlink()
+        return segment
+
+    monkeypatch.setattr(memory, "SharedMemory", create)
+    with pytest.raises(SharedMemoryError, match="somebody removes every new segment from /dev/shm; stop whatever"):
+        allocator.create(8192)
+    assert (segments(), allocator.used_bytes, allocator.retired) == ([], 0, [])
+    monkeypatch.undo()
+    assert allocator.exists(allocator.create(8192))
 
 
 def test_a_name_that_is_taken_is_an_error_and_stays_its_owners(allocator: SharedMemoryAllocator) -> None:

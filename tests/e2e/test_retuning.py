@@ -19,6 +19,10 @@ def _ready(client: Client) -> list[int]:
     return [worker["worker"] for worker in client.status()["workers"] if worker["state"] == "ready"]
 
 
+def _slots(client: Client) -> list[int]:
+    return [len(lane["slots"]) for lane in stream_status(client)["lanes"]]
+
+
 def test_workers_come_and_go_and_rings_grow_and_shrink_under_two_consumers() -> None:
     rng = random.Random(7)
     with (
@@ -38,10 +42,10 @@ def test_workers_come_and_go_and_rings_grow_and_shrink_under_two_consumers() -> 
         assert seen["one"] == seen["other"] == digests(small(), 0, 240)
         client.tune(workers=1, prefetch=3)
         eventually(lambda: len(_ready(client)) == len(client.status()["workers"]) == 1, "one worker is left")
-        one.get(250, timeout_s=60).release()
-        other.get(250, timeout_s=60).release()
-        eventually(lambda: len(stream_status(client)["lanes"][0]["slots"]) == 3, "the ring has three slots")
-        assert stream_status(client)["segments"] == 3
+        with one.get(250, timeout_s=60), other.get(250, timeout_s=60):
+            pass  # held until both have it: so the second finds the first one's lane at this step
+        eventually(lambda: _slots(client) == [3], "one ring of three slots is left: a last build ends the lane behind")
+        eventually(lambda: stream_status(client)["segments"] == 3, "it has all segments that are left")
 
 
 def test_more_workers_help_at_once_and_a_worker_too_many_finishes_its_step() -> None:
