@@ -52,7 +52,7 @@ class Asking:
     def __init__(self, opening: Opening, session: Session, plan: Plan) -> None:
         self.prefetch, self.hold = opening.opened.prefetch, opening.opened.hold
         self.at_limit = False
-        self._number, self._channel = opening.number, opening.channel
+        self._number, self._channel, self._owner = opening.number, opening.channel, opening.owner
         self._session, self._plan = session, plan
         self._run: _Run | None = None
         self._lane: int | None = None
@@ -190,5 +190,5 @@ class Asking:
         """The mapping of a slot, kept until another segment stands there."""
         known = self._segments.get(slot)
         if known is None or known.name != name:
-            known = self._segments[slot] = Segment.open(name)
+            known = self._segments[slot] = Segment.open(name, self._owner)
         return known

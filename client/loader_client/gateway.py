@@ -61,12 +61,16 @@ def _open(plan: Plan, start_step: int | None, number: int, request: int) -> Open
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What an open brought: the consumer's number, the daemon's answer, a connection, the daemon's generation."""
+    """What an open brought: the consumer's number, the daemon's answer, a connection, the daemon's generation.
+
+    owner: the daemon's user id, whose the segments must be.
+    """
 
     number: int
     opened: Opened
     channel: Channel
     generation: int
+    owner: int
 
 
 class Gateway:
@@ -83,6 +87,7 @@ class Gateway:
         self.closed = False
         self.daemon_pid = 0
         self.daemon_pidfd: int | None = None
+        self._owner = -1
         self.streams: tuple[str, ...] = ()
         self._numbers = count(1)
         self._lock = threading.Lock()
@@ -126,7 +131,7 @@ class Gateway:
                     if generation == self.generation:  # else it may be open at a daemon that is gone
                         channel = Channel(self.session)
                         channel.watch(self.daemon_pidfd)
-                        return Opening(number, opened, channel, generation)
+                        return Opening(number, opened, channel, generation, self._owner)
             except BaseException:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
                 self.session.dismiss(number)
                 raise
@@ -175,13 +180,14 @@ class Gateway:
             welcome = channel.request(
                 lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, max(0.0, timeout_s), "connecting"
             )
-        except (DeadlineError, ServiceClosedError):
+            owner = os.stat(self._path).st_uid
+        except (DeadlineError, ServiceClosedError, FileNotFoundError):
             channel.close()
             return False
         except BaseException:
             channel.close()
             raise
-        old, self._channel = self._channel, channel
+        old, self._channel, self._owner = self._channel, channel, owner
         old.close()
         self._watch(welcome)
         return True

@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -59,23 +60,33 @@ def free_bytes() -> int | None:
     return found.f_bavail * found.f_frsize
 
 
-def _reserve(memory: SharedMemory, nbytes: int, access: Access) -> None:
-    """Take every page now, then let others read who may. Raises OSError: ENOSPC, or ENOENT if its name is gone."""
-    if hasattr(os, "posix_fallocate") and _DIRECTORY.is_dir():
-        fd = os.open(_DIRECTORY / memory.name.lstrip("/"), os.O_RDWR | os.O_NOFOLLOW)
-        try:
-            os.posix_fallocate(fd, 0, nbytes)
-            access.open_segment(fd)
-        finally:
-            os.close(fd)
+def _reserve(memory: SharedMemory, nbytes: int, access: Access) -> int:
+    """Take every page now, then let others read who may; which file it is. Raises OSError: ENOSPC; its name is gone."""
+    if not hasattr(os, "posix_fallocate") or not _DIRECTORY.is_dir():
+        return 0
+    fd = os.open(_DIRECTORY / memory.name.lstrip("/"), os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+        access.open_segment(fd)
+        return os.fstat(fd).st_ino
+    finally:
+        os.close(fd)
 
 
 def _unlink(memory: SharedMemory) -> None:
-    """End a segment whose name may be gone already: somebody cleaned /dev/shm up."""
+    """End a segment whose name may be gone, or another user's: somebody cleaned /dev/shm up."""
     try:
         memory.unlink()
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         resource_tracker.unregister(f"/{memory.name}", "shared_memory")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """A segment; file: the inode that its name leads to as long as nobody cleans up, 0 where that cannot be told."""
+
+    memory: SharedMemory
+    file: int
 
 
 class SharedMemoryAllocator:
@@ -90,7 +101,7 @@ class SharedMemoryAllocator:
         self.used_bytes = 0
         self.retired: list[str] = []
         self._identity = identity(os.getpid())
-        self._segments: dict[str, SharedMemory] = {}
+        self._segments: dict[str, _Reserved] = {}
         self._count = 0
 
     def create(self, nbytes: int) -> str:
@@ -99,16 +110,16 @@ class SharedMemoryAllocator:
         self._check_free(nbytes)
         for _ in range(_TRIES):
             try:
-                memory = self._create(nbytes)
+                made = self._create(nbytes)
             except FileNotFoundError:
                 _log.warning("a segment was removed from %s while it was made; another takes its place", _DIRECTORY)
                 continue
-            self._segments[memory.name] = memory
-            self.used_bytes += memory.size
-            return memory.name
+            self._segments[made.memory.name] = made
+            self.used_bytes += made.memory.size
+            return made.memory.name
         raise SharedMemoryError(f"somebody removes every new segment from {_DIRECTORY}; stop whatever cleans it up")
 
-    def _create(self, nbytes: int) -> SharedMemory:
+    def _create(self, nbytes: int) -> _Reserved:
         """A reserved segment by the next name. Raises SharedMemoryError; FileNotFoundError if its name is gone."""
         name = f"{self._identity}-{_base36(self._count)}"
         self._count += 1
@@ -118,7 +129,7 @@ class SharedMemoryAllocator:
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be created: {error}") from error
         memory.close()  # the daemon itself neither reads nor writes it
         try:
-            _reserve(memory, nbytes, self._access)
+            return _Reserved(memory, _reserve(memory, nbytes, self._access))
         except FileNotFoundError:
             _unlink(memory)
             raise
@@ -127,7 +138,6 @@ class SharedMemoryAllocator:
             if error.errno == errno.ENOSPC:
                 raise self._no_space(nbytes) from error
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be reserved: {error}") from error
-        return memory
 
     def fits(self, nbytes: int) -> bool:
         """Whether `nbytes` more are within the limit and free."""
@@ -137,9 +147,14 @@ class SharedMemoryAllocator:
         )
 
     def exists(self, segment: str) -> bool:
-        """Whether others can still map it: a clean-up of /dev/shm may have removed its name."""
-        if os.path.exists(f"{_DIRECTORY}/{segment}") or not _DIRECTORY.is_dir():
-            return True
+        """Whether others can still map it: a clean-up may have removed its name, and somebody may have taken that."""
+        expected = self._segments[segment].file
+        try:
+            if expected in (0, os.lstat(f"{_DIRECTORY}/{segment}").st_ino):
+                return True
+        except OSError:
+            if not _DIRECTORY.is_dir():
+                return True
         _log.warning("segment %s was removed from %s by somebody else; another takes its place", segment, _DIRECTORY)
         return False
 
@@ -150,7 +165,7 @@ class SharedMemoryAllocator:
 
     def retire(self, segment: str) -> None:
         """Unlink a segment; whoever has it mapped keeps it. `retired` collects the names for the workers."""
-        memory = self._segments.pop(segment)
+        memory = self._segments.pop(segment).memory
         self.used_bytes -= memory.size
         _unlink(memory)
         self.retired.append(segment)

@@ -119,7 +119,7 @@ class Worker:
     def segment(self, name: str) -> Segment:
         """The writeable mapping of a segment, kept until it is retired."""
         if name not in self._segments:
-            self._segments[name] = Segment.open(name, writeable=True)
+            self._segments[name] = Segment.open(name, os.geteuid(), writeable=True)
         return self._segments[name]
 
     def _receive(self) -> ToWorker:

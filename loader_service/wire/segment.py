@@ -2,8 +2,9 @@
 
 Owns `Segment`. Invariant: a write is begin, write, commit; the header says READY only after the last byte. Only
 the daemon creates and unlinks segments; `Segment.open` maps one without telling the resource tracker, which would
-delete it when this process ends (https://github.com/python/cpython/issues/82300). Fails with SharedMemoryError
-(it is not there) and IntegrityError (it is not what a message said).
+delete it when this process ends (https://github.com/python/cpython/issues/82300). Where a clean-up has removed a
+name, another user can take it: whoever maps it says whose it must be. Fails with SharedMemoryError (it is not there,
+or not theirs) and IntegrityError (it is not what a message said).
 
     header: magic 8 bytes, state u64, step u64, generation u64, nbytes u64; little-endian, padded to 64
 """
@@ -29,13 +30,16 @@ _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 """Linux maps all pages at once, so that no batch pays for page faults."""
 
 
-def _map(name: str, writeable: bool) -> mmap.mmap:
+def _map(name: str, owner: int, writeable: bool) -> mmap.mmap:
     import _posixshmem  # not on Windows, where only in-process loading runs
 
     protection = mmap.PROT_READ | mmap.PROT_WRITE if writeable else mmap.PROT_READ
     fd = _posixshmem.shm_open(f"/{name}", os.O_RDWR if writeable else os.O_RDONLY, mode=0o600)
     try:
-        return mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED | _POPULATE, protection)
+        found = os.fstat(fd)
+        if found.st_uid not in (owner, os.geteuid(), 0):
+            raise PermissionError(f"it belongs to user {found.st_uid}, and the daemon is user {owner}")
+        return mmap.mmap(fd, found.st_size, mmap.MAP_SHARED | _POPULATE, protection)
     finally:
         os.close(fd)
 
@@ -55,10 +59,10 @@ class Segment:
         self.address = int(self.payload.ctypes.data)
 
     @classmethod
-    def open(cls, name: str, *, writeable: bool = False) -> Segment:
-        """Map the segment `name` of the daemon. Raises SharedMemoryError."""
+    def open(cls, name: str, owner: int, *, writeable: bool = False) -> Segment:
+        """Map the segment `name` of the daemon, whose user id is `owner`. Raises SharedMemoryError."""
         try:
-            mapping = _map(name, writeable)
+            mapping = _map(name, owner, writeable)
         except (OSError, ValueError) as error:
             raise SharedMemoryError(
                 f"shared-memory segment {name!r} cannot be mapped ({error}); the trainer must run on the daemon's "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -46,7 +47,7 @@ def asking(channel: FakeChannel, tmp_path: Any) -> Iterator[Asking]:
     session = Session(f"ipc://{tmp_path}/nobody.sock")
     opened = Opened(1, 12, 8, 2, 100, "f", {})
     fake: Any = channel
-    yield Asking(Opening(7, opened, fake, 0), session, Plan("s", "split", 0, 0, Shard(), 5.0))
+    yield Asking(Opening(7, opened, fake, 0, os.geteuid()), session, Plan("s", "split", 0, 0, Shard(), 5.0))
     session.close()
 
 

@@ -145,6 +145,27 @@ def test_a_segment_exists_until_somebody_removes_its_name(
     assert (segments(), allocator.used_bytes) == ([kept], 4096)
 
 
+def test_a_name_that_somebody_else_has_taken_is_as_good_as_gone(
+    allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = allocator.create(4096)
+    (SHM / name).rename(SHM / f"{name}-away")
+    (SHM / name).write_bytes(bytes(4096))
+    try:
+        assert not allocator.exists(name)
+
+        def refuse(path: str) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
+
+        with monkeypatch.context() as patch:  # what a sticky directory says
+            patch.setattr("multiprocessing.shared_memory._posixshmem.shm_unlink", refuse)
+            allocator.retire(name)
+        assert (segments(), allocator.used_bytes) == ([name, f"{name}-away"], 0)
+    finally:
+        (SHM / name).unlink()
+        (SHM / f"{name}-away").unlink()
+
+
 def test_where_there_is_no_dev_shm_a_segment_is_taken_to_exist(
     allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
