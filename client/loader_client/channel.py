@@ -35,7 +35,8 @@ _Reply = TypeVar("_Reply", bound=Message)
 class Channel:
     """A socket of this client. `request` is safe to call from several threads, the rest from one at a time.
 
-    daemon_pidfd: readable when the daemon's process has ended; None: the end of the connection tells.
+    daemon_pidfd: readable when the daemon's process has ended; None: the end of the connection tells. incarnation: of
+    the daemon that was greeted on it.
     """
 
     def __init__(self, session: Session) -> None:
@@ -49,6 +50,7 @@ class Channel:
         self._poller.register(self.socket, zmq.POLLIN)
         self._monitor: zmq.Socket[bytes] | None = None
         self.daemon_pidfd: int | None = None
+        self.incarnation = 0
 
     def watch(self, daemon_pidfd: int | None) -> None:
         """From now on, notice that the daemon has ended; None where its process cannot be seen."""

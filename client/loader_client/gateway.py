@@ -44,8 +44,9 @@ class Plan:
     hold_timeout_s: float
 
 
-def _open(plan: Plan, start_step: int | None, number: int, request: int) -> Open:
-    return Open(
+def _opener(plan: Plan, start_step: int | None, number: int, channel: Channel) -> Callable[[int], Open]:
+    """What makes the request, for the daemon at the end of `channel`."""
+    return lambda request: Open(
         request=request,
         consumer=number,
         stream=plan.stream,
@@ -56,6 +57,7 @@ def _open(plan: Plan, start_step: int | None, number: int, request: int) -> Open
         hold=plan.hold,
         rank=plan.shard.rank,
         world=plan.shard.world,
+        incarnation=channel.incarnation,
     )
 
 
@@ -106,11 +108,14 @@ class Gateway:
 
     def request(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
         """One request that may be repeated, to the daemon of now or the next one. Raises what it answers."""
+        return self._repeat(lambda channel: make, answer, what)
+
+    def _repeat(self, make: Callable[[Channel], Callable[[int], Message]], answer: type[_Reply], what: str) -> _Reply:
         until: float | None = None
         while True:
-            generation = self.generation
+            generation, channel = self.generation, self._channel
             try:
-                return self._channel.request(make, answer, self.timeout_s, what)
+                return channel.request(make(channel), answer, self.timeout_s, what)
             except ServiceClosedError as error:
                 gone = error.message
             until = time.monotonic() + self.reconnect_s if until is None else until
@@ -126,7 +131,8 @@ class Gateway:
             generation, number = self.generation, next(self._numbers)
             self.session.enlist(number, consumer)
             try:
-                opened = self.request(partial(_open, plan, start_step, number), Opened, f"opening {plan.stream!r}")
+                make = partial(_opener, plan, start_step, number)
+                opened = self._repeat(make, Opened, f"opening {plan.stream!r}")
                 with self._lock:
                     if generation == self.generation:  # else it may be open at a daemon that is gone
                         channel = Channel(self.session)
@@ -180,7 +186,7 @@ class Gateway:
             welcome = channel.request(
                 lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, max(0.0, timeout_s), "connecting"
             )
-            owner = os.stat(self._path).st_uid
+            channel.incarnation, owner = welcome.incarnation, os.stat(self._path).st_uid
         except (DeadlineError, ServiceClosedError, FileNotFoundError):
             channel.close()
             return False

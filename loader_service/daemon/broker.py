@@ -192,12 +192,12 @@ class Broker:
             raise ProtocolError(f"a {message.kind} message is not the broker's")
 
     def _open(self, client: Client, message: Open) -> Opened:
+        self._clients.check_new(client, message)
         stream = self.streams.get(message.stream)
         if stream is None:
             raise UnknownStreamError(
                 f"there is no stream {message.stream!r}; this daemon serves {', '.join(map(repr, self.streams))}"
             )
-        client.check_new(message.consumer)
         terms = Terms(Pace(message.pace, message.patience_us / 1e6), message.hold or None)
         number = next(self._numbers)
         start_step = stream.lanes.open(number, None if message.live else message.start_step, terms)

@@ -9,12 +9,13 @@ Fails with ProtocolError.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from loader_service.daemon.loop import Loop
-from loader_service.errors import ConsumerClosedError, ProtocolError
-from loader_service.wire.messages import Hello
+from loader_service.errors import ConsumerClosedError, ProtocolError, ServiceClosedError
+from loader_service.wire.messages import Hello, Open
 from loader_service.wire.process import open_pidfd, pid_namespace
 
 __all__ = ["Client", "Clients", "token_of"]
@@ -34,7 +35,8 @@ def token_of(identity: bytes) -> bytes:
 class Client:
     """One connected client. identity: of the socket that said Hello; consumers: its own numbers -> the daemon's.
 
-    newest: the highest of its numbers so far; given_up: numbers above it of which a Close came before the Open.
+    newest: the highest number of an Open so far; skipped: those of the last few below it that have not come yet;
+    given_up: those of which the Close came before the Open.
     """
 
     identity: bytes
@@ -42,6 +44,7 @@ class Client:
     pidfd: int | None
     consumers: dict[int, int] = field(default_factory=dict)
     newest: int = 0
+    skipped: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)
 
     @property
@@ -51,25 +54,39 @@ class Client:
 
     def give_up(self, consumer: int) -> None:
         """A Close for a consumer that is not open: its Open may be on its way on another socket."""
-        if consumer > self.newest and len(self.given_up) < _MAX_CONSUMERS:
+        is_to_come = consumer > self.newest or consumer in self.skipped
+        if is_to_come and len(self.given_up) < _MAX_CONSUMERS:
             self.given_up.add(consumer)
 
     def check_new(self, consumer: int) -> None:
         """Raises ProtocolError where it cannot open one more under this number."""
+        self._note(consumer)
         if consumer in self.given_up:
             self.given_up.discard(consumer)
             raise ConsumerClosedError(f"consumer {consumer} was closed before it was opened")
-        self.newest = max(self.newest, consumer)
         if consumer in self.consumers:
             raise ProtocolError(f"consumer {consumer} of this client is open; give each a number of its own")
         if len(self.consumers) >= _MAX_CONSUMERS:
             raise ProtocolError(f"this client has {_MAX_CONSUMERS} consumers open, and may have no more; close some")
 
+    def _note(self, consumer: int) -> None:
+        """An Open under this number has come. Threads may send theirs in another order than that of their numbers."""
+        self.skipped.discard(consumer)
+        if consumer > self.newest:
+            self.skipped.update(range(max(self.newest + 1, consumer - _MAX_CONSUMERS), consumer))
+            self.newest = consumer
+            if len(self.skipped) > _MAX_CONSUMERS:
+                self.skipped = {number for number in self.skipped if number >= consumer - _MAX_CONSUMERS}
+
 
 class Clients:
-    """Who is connected. `gone(client)` is called once for each that ended without a Bye."""
+    """Who is connected. `gone(client)` is called once for each that ended without a Bye.
+
+    incarnation: tells this daemon from those before and after it.
+    """
 
     def __init__(self, loop: Loop, gone: Callable[[Client], None]) -> None:
+        self.incarnation = secrets.randbits(62)
         self._loop, self._gone = loop, gone
         self._known: dict[bytes, Client] = {}
 
@@ -101,6 +118,12 @@ class Clients:
 
     def of(self, identity: bytes) -> Client | None:
         return self._known.get(token_of(identity))
+
+    def check_new(self, client: Client, message: Open) -> None:
+        """Raises ServiceClosedError where an earlier daemon was meant; ProtocolError where it may open no more."""
+        if message.incarnation != self.incarnation:
+            raise ServiceClosedError("the daemon that was to open the stream is gone, and this is the next one; repeat")
+        client.check_new(message.consumer)
 
     def unsure(self) -> list[Client]:
         """Those that have to be asked whether they are still there: unseen ones, and idle ones, who may have just gone.

@@ -166,7 +166,8 @@ class Service:
             self._clients.greet(identity_, message)
         except LoaderServiceError as error:
             return Error(message.request, error.to_record())
-        return Welcome(message.request, os.getpid(), pid_namespace(), list(self._broker.streams))
+        names = list(self._broker.streams)
+        return Welcome(message.request, os.getpid(), pid_namespace(), names, self._clients.incarnation)
 
     def _tune(self, message: Tune) -> Done | Error:
         assert self._broker is not None  # the socket is bound after it exists

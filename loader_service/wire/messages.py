@@ -61,13 +61,14 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Welcome(Message):
-    """Answers Hello: the daemon's process and the names of its streams."""
+    """Answers Hello: the daemon's process, the names of its streams, and a number that no other daemon has."""
 
     kind: ClassVar[str] = "welcome"
     request: int
     pid: int
     pid_namespace: int
     streams: list[str]
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ class Open(Message):
     """Open a stream at a global step. consumer: a number that the client has not used before.
 
     live: where the most consumers are now, whatever start_step says; pace: "split" or "wait", patience_us microseconds;
-    hold: batches that it may keep unreleased, 0 for the daemon's choice; rank, world: told by `status` only.
+    hold: batches that it may keep unreleased, 0 for the daemon's choice; rank, world: told by `status` only;
+    incarnation: of the daemon that is meant, for a socket delivers what it has left to the next one.
     """
 
     kind: ClassVar[str] = "open"
@@ -89,6 +91,7 @@ class Open(Message):
     hold: int
     rank: int
     world: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)

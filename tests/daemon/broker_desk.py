@@ -176,7 +176,8 @@ class Desk:
 
     def opening(self, name: int, stream: str = "a", step: int = 0, hold: int = 0) -> Open:
         """The message that opens a stream, to be split after a second."""
-        return Open(next(self._requests), name, stream, step, False, "split", 1_000_000, hold, 0, 1)
+        daemon = self.clients.incarnation
+        return Open(next(self._requests), name, stream, step, False, "split", 1_000_000, hold, 0, 1, daemon)
 
     def holds(self, consumer: int) -> list[int]:
         """All leases of a consumer: what its client says that it holds, if nothing was lost or dropped."""

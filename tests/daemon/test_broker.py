@@ -85,7 +85,7 @@ def test_a_stream_that_is_not_served_is_told_with_those_that_are() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Open(7, 9, "a", 0, False, "split", 0, 0, 0, 1),
+        Open(7, 9, "a", 0, False, "split", 0, 0, 0, 1, 0),
         Get(7, 1, 0, 1, [], True),
         Demand(1, 0),
         Close(7, 1, []),

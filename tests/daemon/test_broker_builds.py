@@ -217,8 +217,9 @@ class AnyOrder:
 
     def happen(self, event: str, client: int, n: int, m: int) -> None:
         request = next(self.requests)
+        pace, daemon = ("split", "wait")[m % 2], self.desk.clients.incarnation + (m == 9)
         messages: dict[str, Message] = {
-            "open": Open(request, n, "abc"[n % 3], m, m == 0, ("split", "wait")[m % 2], m * 500_000, m % 3, 0, 1),
+            "open": Open(request, n, "abc"[n % 3], m, m == 0, pace, m * 500_000, m % 3, 0, 1, daemon),
             "get": Get(request, n, m, 1 + m % 4, [m, m + 1], n % 2 == 0),
             "demand": Demand(n, m),
             "release": Release(n, [m, m + 1]),

@@ -7,14 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loader_service.daemon.clients import Client, Clients, token_of
 from loader_service.daemon.loop import Loop
-from loader_service.errors import ProtocolError
-from loader_service.wire.messages import Hello
+from loader_service.errors import ConsumerClosedError, ProtocolError, ServiceClosedError
+from loader_service.wire.messages import Hello, Open
 from loader_service.wire.process import pid_namespace
 
 TOKEN = bytes(range(16))
@@ -184,6 +187,45 @@ def test_a_client_has_no_consumers_without_end(watched: Watched) -> None:
     client.consumers[4095] = 4095
     with pytest.raises(ProtocolError, match="this client has 4096 consumers open, and may have no more"):
         client.check_new(4096)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=40))
+def test_a_number_whose_close_came_before_its_open_never_opens(events: list[tuple[int, bool]]) -> None:
+    """In whatever order the numbers come; each opens at most once."""
+    client, opened, given_up = Client(TOKEN, 1, None), set[int](), set[int]()
+    for number, is_open in events:
+        if not is_open:
+            if number not in opened:
+                client.give_up(number)
+                given_up.add(number)
+        elif number in given_up:
+            with pytest.raises(ConsumerClosedError, match=f"consumer {number} was closed before it was opened"):
+                client.check_new(number)
+            return
+        elif number not in opened:
+            client.check_new(number)
+            opened.add(number)
+
+
+def test_numbers_far_apart_take_no_memory_without_end() -> None:
+    client = Client(TOKEN, 1, None)
+    for number in range(0, 2**62, 2**54):
+        client.check_new(number)
+        client.give_up(number - 1)
+        assert max(len(client.skipped), len(client.given_up)) <= 4096
+    for number in range(2**62, 2**62 + 3 * 20_000, 3):
+        client.check_new(number)
+        assert len(client.skipped) <= 4096
+
+
+def test_an_open_that_was_meant_for_the_daemon_before_opens_nothing(watched: Watched) -> None:
+    """A socket that finds its daemon gone gives the next one what it has left: the client has asked that again."""
+    client = watched.greet(TOKEN, os.getpid())
+    stale = Open(1, 1, "s", 0, False, "wait", 0, 0, 0, 1, watched.clients.incarnation ^ 1)
+    with pytest.raises(ServiceClosedError, match="the daemon that was to open the stream is gone"):
+        watched.clients.check_new(client, stale)
+    watched.clients.check_new(client, replace(stale, incarnation=watched.clients.incarnation))
+    assert Clients(Loop(time.monotonic), lambda gone: None).incarnation != watched.clients.incarnation
 
 
 @pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**31, 2**63 - 1])

@@ -134,7 +134,7 @@ def test_each_step_has_its_own_time_and_a_worker_one_timer(times: list[float]) -
 def test_a_worker_that_hangs_even_with_the_gil_leaves_its_stack_and_is_replaced(
     crew: Begin, factory: str, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = crew(factory, timeouts=Timeouts(build_s=0.3))
+    one = crew(factory, timeouts=Timeouts(build_s=1.5))
     one.until_ready()
     pid = one.pids()[0]
     one.assign(1)
@@ -142,7 +142,7 @@ def test_a_worker_that_hangs_even_with_the_gil_leaves_its_stack_and_is_replaced(
     one.until(lambda: one.died, "the end of the one that hangs")
     [(_, tasks, how)], [death] = one.died, one.deaths
     assert tasks == [1, 2]
-    assert how.startswith(f"worker 0 (pid {pid}) hung: it was at one step (build_timeout_s = 0.3) for ")
+    assert how.startswith(f"worker 0 (pid {pid}) hung: it was at one step (build_timeout_s = 1.5) for ")
     assert how.endswith(" s, and was killed by SIGKILL")
     assert death.hung
     assert line in death.stack
@@ -154,7 +154,7 @@ def test_a_worker_that_hangs_even_with_the_gil_leaves_its_stack_and_is_replaced(
 
 def test_the_second_of_two_steps_has_its_time_from_the_end_of_the_first(crew: Begin) -> None:
     """All together take longer than the limit."""
-    one = crew("slow", timeouts=Timeouts(build_s=2.0), delay_s=0.3)
+    one = crew("slow", timeouts=Timeouts(build_s=3.0), delay_s=0.3)
     one.until_ready()
     for task in range(1, 4):  # 4 samples each: 1.2 s
         one.assign(task)
@@ -163,13 +163,13 @@ def test_the_second_of_two_steps_has_its_time_from_the_end_of_the_first(crew: Be
 
 
 def test_asking_for_more_memory_gives_no_more_time(crew: Begin) -> None:
-    """Nobody answers it, so it waits from the 1.2th second on, and has 2 in all."""
-    one = crew("slow", timeouts=Timeouts(build_s=2.0), delay_s=0.3)
+    """Nobody answers it, so it waits from the 2.4th second on, and has 4 in all."""
+    one = crew("slow", timeouts=Timeouts(build_s=4.0), delay_s=0.6)
     one.until_ready()
     one.assign(1, nbytes=128)
     one.until_said(Need)
     one.until(lambda: one.died, "its end")
-    assert 2.0 <= float(one.died[0][2].partition(") for ")[2].partition(" s")[0]) < 3.2
+    assert 4.0 <= float(one.died[0][2].partition(") for ")[2].partition(" s")[0]) < 6.4
     assert "in larger" in one.deaths[0].stack
 
 

@@ -13,9 +13,20 @@ from typing import Any
 import zmq
 
 import loader_client
-from loader_service.wire.messages import CLIENT_MESSAGES, Close, Get, Hello, Message, Open, Release, Status
+from loader_service.wire.messages import (
+    CLIENT_MESSAGES,
+    DAEMON_MESSAGES,
+    Close,
+    Get,
+    Hello,
+    Message,
+    Open,
+    Release,
+    Status,
+    Welcome,
+)
 from loader_service.wire.process import pid_namespace
-from loader_service.wire.protocol import MAX_MESSAGE_BYTES, VERSION, encode
+from loader_service.wire.protocol import MAX_MESSAGE_BYTES, VERSION, decode, encode
 from tests.e2e.streams import small
 from tests.wire.examples import EXAMPLES
 
@@ -119,12 +130,15 @@ def huge_frames(endpoint: str, chance: random.Random) -> None:
 def valid_messages(endpoint: str, chance: random.Random) -> None:
     """A flood of what clients say, in no order; "t" is a stream that nobody else reads."""
     with _stranger(endpoint, greets=True) as dealer:
+        welcome = decode(dealer.recv_multipart(), DAEMON_MESSAGES)
+        assert isinstance(welcome, Welcome)
+        daemon = welcome.incarnation
         for number in range(600):
             step, consumer = chance.randrange(2**62), chance.randrange(8)
             flood: list[Message] = [
                 Hello(number, os.getpid(), pid_namespace()),
-                Open(number, consumer, "t", step, chance.random() < 0.5, "wait", step, 0, 0, 1),
-                Open(number, consumer, "t" * 200, step, False, "p" * 200, 0, step, step, step),
+                Open(number, consumer, "t", step, chance.random() < 0.5, "wait", step, 0, 0, 1, daemon),
+                Open(number, consumer, "t" * 200, step, False, "p" * 200, 0, step, step, step, daemon),
                 Get(number, consumer, step, step + 1, list(range(1000)), True),
                 Release(consumer, list(range(1000))),
                 Close(number, consumer, []),

@@ -17,7 +17,7 @@ LARGEST = 2**63 - 1
 LONGEST_TEXT = "é" * 65536
 EXAMPLES: list[Any] = [
     messages.Hello(1, 4242, 4026531836),
-    messages.Open(2, 1, "train", LARGEST, True, "wait", 1_500_000, 2, 1, 3),
+    messages.Open(2, 1, "train", LARGEST, True, "wait", 1_500_000, 2, 1, 3, 2**62 - 1),
     messages.Get(3, 1, 0, 2**62, [5, LARGEST], True),
     messages.Demand(1, LARGEST),
     messages.Release(1, [5, 6, 7]),
@@ -25,7 +25,7 @@ EXAMPLES: list[Any] = [
     messages.Bye(),
     messages.Status(5, True),
     messages.Stop(6),
-    messages.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"]),
+    messages.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"], 2**62 - 1),
     messages.Tune(8, "train", {"prefetch": 16, "memory_limit": "4GiB"}),
     messages.Opened(2, 10, 8, 2, 1000, "0" * 64, {"seed": 7, "sampler": {"class": "x"}}),
     messages.Ready(3, 5, 0, 12, 1, 2, 4, "lsv-1-2-3-4", 9, 128, 2, [["images", "<f4", [2, 1, 8, 8], 0, "each"]], 8),
