@@ -33,7 +33,9 @@ def test_the_ranks_of_a_job_share_one_lane_and_their_rows_are_the_global_batch(w
         loader_client.connect(daemon.endpoint) as client,
         ExitStack() as stack,
     ):
-        ranks = [stack.enter_context(client.open("s", 3, 23, shard=(rank, world))) for rank in range(world)]
+        ranks = [
+            stack.enter_context(client.open("s", 3, 23, pace="wait", shard=(rank, world))) for rank in range(world)
+        ]
         for step in range(3, 23):
             parts = [next(rank) for rank in ranks]
             assert [part.rows for part in parts] == [(r + 1) * 5 // world - r * 5 // world for r in range(world)]

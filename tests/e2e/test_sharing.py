@@ -20,7 +20,8 @@ from tests.e2e.streams import slow, small
 
 _READER = """
 import sys, loader_client
-with loader_client.connect(sys.argv[1]) as client, client.open("s", int(sys.argv[2]), int(sys.argv[3])) as consumer:
+start, stop = int(sys.argv[2]), int(sys.argv[3])
+with loader_client.connect(sys.argv[1]) as client, client.open("s", start, stop, pace="wait") as consumer:
     print("open", flush=True)
     sys.stdin.readline()
     for batch in consumer:
@@ -76,8 +77,8 @@ def test_consumers_that_start_within_one_window_share_its_builds() -> None:
     with (
         service("slow", prefetch=8) as daemon,
         loader_client.connect(daemon.endpoint) as client,
-        client.open("s", 10, 40) as one,
-        client.open("s", 13, 40) as two,
+        client.open("s", 10, 40, pace="wait") as one,
+        client.open("s", 13, 40, pace="wait") as two,
     ):
         assert len(stream_status(client)["lanes"]) == 1
         seen: dict[str, list[str]] = {"one": [], "two": []}
