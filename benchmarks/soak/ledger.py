@@ -1,13 +1,15 @@
 """What the wanderers say, against what the contract says.
 
-Owns `Ledger`. Invariant: every line that was written is read once; what is right is computed in this process, by the
-stream itself, and kept.
+Owns `Ledger`. Invariant: every line that was written is read and checked once; what is right is computed in this
+process, by the stream itself, and kept. That takes longer than to say it, so what is read waits for its turn: faults
+and consumers are not kept waiting by it.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+import time
+from collections import Counter, deque
 from pathlib import Path
 
 from loader_service import Stream
@@ -27,6 +29,7 @@ class Ledger:
         self._stream, self._filled = stream, filled
         self._right: dict[str, str] = {}
         self._read_to: dict[Path, int] = {}
+        self._unchecked: deque[tuple[str, str]] = deque()  # (line, who)
         self.checked = self.again = self.wrong = self.errors = 0
         self.waits: list[tuple[float, str]] = []
         self.notes: Counter[str] = Counter()
@@ -36,10 +39,18 @@ class Ledger:
         """Read this file too from now on."""
         self._read_to[log] = 0
 
-    def read(self) -> None:
-        """All whole lines that have come."""
+    def read(self, seconds: float) -> None:
+        """All whole lines that have come; check some of them, for about so many seconds."""
         for log in self._read_to:
             self._read(log)
+        end_s = time.monotonic() + seconds
+        while self._unchecked and time.monotonic() < end_s:
+            self._take(*self._unchecked.popleft())
+
+    def settle(self) -> None:
+        """Check all that has been read."""
+        while self._unchecked:
+            self._take(*self._unchecked.popleft())
 
     def finish(self, log: Path) -> None:
         """Its writer has ended: read the rest, and remove it."""
@@ -61,8 +72,7 @@ class Ledger:
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self._read_to[log] += len(whole)
-        for line in whole.decode().splitlines():
-            self._take(line, log.stem)
+        self._unchecked.extend((line, log.stem) for line in whole.decode().splitlines())
 
     def _take(self, line: str, who: str) -> None:
         word, _, rest = line.partition(" ")

@@ -31,7 +31,7 @@ from loader_service.errors import LoaderServiceError, ServiceClosedError
 
 __all__ = ["Options", "Outcome", "soak"]
 
-_TICK_S, _STATUS_S, _GRACE_S = 0.05, 1.0, 30.0
+_TICK_S, _CHECK_S, _STATUS_S, _GRACE_S = 0.05, 0.15, 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _Soak:
             self._stack.callback(self._crowd.end)
             self._wander(client, interrupted)
             self._crowd.end()
-            self._ledger.read()
+            self._ledger.settle()
             after, outcome.leaks = at_rest(client, before)
             outcome.own, outcome.rest = (own, _own_vitals()), (before, after)
         self._keeper.stop()
@@ -158,7 +158,7 @@ class _Soak:
                 break
             self._crowd.tend()
             injector.act()
-            self._ledger.read()
+            self._ledger.read(_CHECK_S)
             if now >= look_s:
                 look_s = now + _STATUS_S
                 self._look(client)
