@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from loader_service.core.batch import Batch
-from loader_service.core.layout import Layout
 from loader_service.core.shards import Shard
 from loader_service.errors import ProtocolError
+from loader_service.wire.layouts import unpack_layout
 from loader_service.wire.messages import Ready
 from loader_service.wire.segment import Segment
 
@@ -42,7 +42,7 @@ def leased_batch(ready: Ready, segment: Segment, memory: LeasedMemory, shard: Sh
     Raises IntegrityError, ProtocolError, and ArgumentError where the batch cannot be cut.
     """
     segment.check(ready.step, ready.generation, ready.nbytes)
-    layout = Layout.from_wire(ready.layout)
+    layout = unpack_layout(ready.layout)
     if layout.nbytes > ready.nbytes:
         raise ProtocolError(f"step {ready.step} has tensors of {layout.nbytes} bytes in {ready.nbytes} bytes")
     tensors = shard.cut(layout, layout.views(np.asarray(memory)), ready.rows)

@@ -87,7 +87,7 @@ class Verify(msgspec.Struct, frozen=True, tag=True):
     segment: str
     generation: int
     nbytes: int
-    layout: list[Any]
+    layout: bytes
 
 
 class Larger(msgspec.Struct, frozen=True, tag=True):
@@ -132,14 +132,14 @@ class Need(msgspec.Struct, frozen=True, tag=True):
 
 
 class Built(msgspec.Struct, frozen=True, tag=True):
-    """The step is in its segment: its place in the run, its bytes, its rows, its layout as on the wire."""
+    """The step is in its segment: its place in the run, its bytes, its rows, its layout (packed)."""
 
     task: int
     epoch: int
     step_in_epoch: int
     nbytes: int
     rows: int
-    layout: list[Any]
+    layout: bytes
 
 
 class Explained(msgspec.Struct, frozen=True, tag=True):

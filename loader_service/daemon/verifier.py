@@ -17,6 +17,7 @@ from loader_service.core.purity import differences
 from loader_service.core.stream import Stream
 from loader_service.daemon.messages import Verified, Verify
 from loader_service.errors import SharedMemoryError
+from loader_service.wire.layouts import unpack_layout
 from loader_service.wire.segment import Segment
 
 __all__ = ["second_build"]
@@ -35,7 +36,7 @@ def second_build(verify: Verify, stream: Stream, find: Callable[[str], Segment])
     except SharedMemoryError as error:  # its name was removed from the machine
         return Verified(verify.task, [], error.message)
     segment.check(verify.step, verify.generation, verify.nbytes)
-    first = Layout.from_wire(verify.layout).views(segment.payload)
+    first = unpack_layout(verify.layout).views(segment.payload)
     try:
         batch = stream.build_into(verify.step, _memory)
     except MemoryError:

@@ -49,6 +49,7 @@ from loader_service.daemon.messages import (
 from loader_service.daemon.trace import MAX_TEXT, STACK_SIGNAL, shortened
 from loader_service.daemon.verifier import second_build
 from loader_service.errors import BuildError, FactoryError, LoaderServiceError, from_record
+from loader_service.wire.layouts import pack_layout
 from loader_service.wire.segment import HEADER_BYTES, Segment
 
 __all__ = ["Worker", "main"]
@@ -152,7 +153,7 @@ class _Target:
         assert self._segment is not None  # build_into allocates before it returns
         self._segment.commit(self._build.step, self._generation, self._layout.nbytes)
         place = (batch.epoch, batch.step_in_epoch)
-        return Built(self._build.task, *place, self._layout.nbytes, batch.rows, self._layout.to_wire())
+        return Built(self._build.task, *place, self._layout.nbytes, batch.rows, pack_layout(self._layout))
 
 
 def _trimmed(error: BuildError) -> BuildError:

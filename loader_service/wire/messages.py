@@ -137,7 +137,10 @@ class Demand(Message):
 
 @dataclass(frozen=True, slots=True)
 class Ready(Message):
-    """Answers Get: where the batch lies, and the lease that keeps it there. rows: of the global batch."""
+    """Answers Get: where the batch lies, and the lease that keeps it there.
+
+    rows: of the global batch; layout: see `wire.layouts`.
+    """
 
     kind: ClassVar[str] = "ready"
     request: int
@@ -151,7 +154,7 @@ class Ready(Message):
     generation: int
     nbytes: int
     rows: int
-    layout: list[Any]
+    layout: bytes
     prefetch: int
 
 

@@ -79,7 +79,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Name": (_is_name, f"text of at most {_MAX_NAME} characters"),
     "list[int]": (partial(_is_list_of, _is_number), f"a list of at most {_MAX_LIST} integers"),
     "list[str]": (partial(_is_list_of, _is_text), f"a list of at most {_MAX_LIST} texts"),
-    "list[Any]": (lambda value: isinstance(value, list), "a list"),
+    "bytes": (lambda value: isinstance(value, bytes), "bytes"),
     "dict[str, Any]": (lambda value: isinstance(value, dict), "a map"),
     "dict[Name, Setting]": (
         _are_settings,

@@ -16,7 +16,7 @@ from loader_service.core.shards import Shard
 from loader_service.errors import SharedMemoryError
 from loader_service.wire.messages import Demand, Get, Message, Opened, Ready
 
-READY = Ready(1, 5, 0, 12, 1, 2, 4, "lsv-nobody-made-this", 9, 128, 2, [], 8)
+READY = Ready(1, 5, 0, 12, 1, 2, 4, "lsv-nobody-made-this", 9, 128, 2, b"\x90", 8)
 
 
 class FakeChannel:

@@ -211,7 +211,7 @@ class Desk:
             if isinstance(task, Verify):
                 return Verified(task.task, list(differences), skipped)
             epoch, step_in_epoch = divmod(task.step, 10)
-            return Built(task.task, epoch, step_in_epoch, 128, 4, [["x", "|u1", [128], 0, "each"]])
+            return Built(task.task, epoch, step_in_epoch, 128, 4, b"a layout")
 
         return self._finish(worker, built)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from loader_service import Loader
-from loader_service.core.layout import Layout
 from loader_service.daemon import messages
 from loader_service.daemon.deaths import Death
 from loader_service.daemon.hangs import Timeouts
@@ -17,6 +16,7 @@ from loader_service.daemon.loop import Loop
 from loader_service.daemon.memory import SharedMemoryAllocator
 from loader_service.daemon.messages import Build, Built, FromWorker, Start
 from loader_service.daemon.supervisor import Supervisor, Worker
+from loader_service.wire.layouts import unpack_layout
 from loader_service.wire.process import start_time
 from loader_service.wire.segment import Segment
 from tests.daemon import streams
@@ -88,7 +88,7 @@ class Crew:
         """What a worker has built into `segment` is what the contract says."""
         reader = Segment.open(segment, os.geteuid())
         reader.check(step, generation, built.nbytes)
-        arrays = Layout.from_wire(built.layout).views(reader.payload)
+        arrays = unpack_layout(built.layout).views(reader.payload)
         expected = Loader(streams.small()).get(step)
         assert all((arrays[name] == expected[name]).all() for name in expected)
 

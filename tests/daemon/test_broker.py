@@ -51,8 +51,7 @@ def test_a_batch_is_answered_when_it_is_built() -> None:
     assert desk.say(1, Get(9, consumer, 13, 1, [], True), socket=5) == []
     [(socket, reply)] = desk.build()
     assert socket == identity(1, 5)
-    layout = [["x", "|u1", [128], 0, "each"]]
-    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.segment, task.generation, 128, 4, layout, 2)
+    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.segment, task.generation, 128, 4, b"a layout", 2)
 
 
 def test_a_batch_that_stands_ready_is_answered_at_once() -> None:

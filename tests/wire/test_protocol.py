@@ -21,7 +21,7 @@ WRONG: dict[str, list[Any]] = {
     "Name": [None, 3, b"x", "é" * 201, [], {}],
     "list[int]": [None, 3, "12", {}, [True], [1, -1], [2**63], [1.0], ["1"], [[1]], [0] * (2**17 + 1)],
     "list[str]": [None, "ab", {}, [3], ["a", b"b"], [LONGEST_TEXT + "é"], [["a"]]],
-    "list[Any]": [None, "ab", 3, {}, True],
+    "bytes": [None, "ab", 3, [], {}, True],
     "dict[str, Any]": [None, "ab", 3, [], True],
     "dict[Name, Setting]": [
         *(None, "ab", 3, [], True, {"a": None}, {"a": []}, {"a": {}}, {"a": b""}, {"a": 2**63}, {"a": "é" * 201}),
@@ -35,7 +35,7 @@ RIGHT: dict[str, list[Any]] = {
     "Name": ["", "x", "\0", "😀", "é" * 200],
     "list[int]": [[], [0], [LARGEST], list(range(1000)), [0] * 2**17],
     "list[str]": [[], [""], ["a"] * 257],
-    "list[Any]": [[], [None], [[[]]]],
+    "bytes": [b"", b"\0", b"ab" * 2**17],
     "dict[str, Any]": [{}, {"": None}, {"a": {"b": [1.5, True, None, b"c"]}}],
     "dict[Name, Setting]": [{}, {"": 0}, {"a": True, "b": -(2**63), "c": 0.5, "é" * 200: "é" * 200}],
 }
