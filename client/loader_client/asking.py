@@ -24,7 +24,7 @@ from loader_service.wire.segment import Segment
 __all__ = ["HOLD_POLL_S", "Asking"]
 
 _CLOSE_TIMEOUT_S = 2.0
-_DEMAND_AFTER_S = 0.003
+_DEMAND_AFTER_S = 0.01
 """So long a step may take before the daemon is told that it is waited for."""
 _ASK_AGAIN_S = 10.0
 """So long, and it is asked for again, in case that a message was lost."""

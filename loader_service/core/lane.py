@@ -96,20 +96,24 @@ class Lane:
     def want(self, consumer: int, step: int, demanded: bool) -> None:
         """The member asks for `step`, which is its position then: what it skips is as if released."""
         member = self.members[consumer]
+        was_at = member.cursor
         member.position, member.wanted, member.demanded = step, step, demanded
-        self._advance()
+        self._moved(member, was_at)
 
     def lease(self, consumer: int, step: int, lease: int) -> None:
         """The member takes `step`: it holds it until `release`, and its position is the next one."""
         member = self.members[consumer]
+        was_at = member.cursor
         member.leases[lease] = step
         member.position, member.wanted = step + 1, None
-        self._advance()
+        self._moved(member, was_at)
 
     def release(self, consumer: int, lease: int) -> None:
         """End one lease of a member; freed slots can be claimed again."""
-        del self.members[consumer].leases[lease]
-        self._advance()
+        member = self.members[consumer]
+        was_at = member.cursor
+        del member.leases[lease]
+        self._moved(member, was_at)
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -209,6 +213,11 @@ class Lane:
         self.ring = Ring.of_slots(self.prefetch, standing, free[:count])
         self._frontier = self.base
         return free[count:]
+
+    def _moved(self, member: Member, was_at: int) -> None:
+        """The member's cursor was there; nothing follows from its moving on where somebody is further behind."""
+        if was_at == self.base or member.cursor < self.base:
+            self._advance()
 
     def _advance(self) -> None:
         base = min((member.cursor for member in self.members.values()), default=self.base)

@@ -90,13 +90,12 @@ class Broker:
     # --- events ------------------------------------------------------------------------------------------
 
     def handle(self, identity: bytes, message: Message) -> None:
-        """Act on one message of a client; an error is its reply."""
+        """Act on one message of a client; an error is its reply. After the last of a burst, `pump`."""
         self._pass_time()
         try:
             self._dispatch(identity, message)
         except LoaderServiceError as error:
             self._send(identity, Error(getattr(message, "request", 0), error.to_record()))
-        self.pump()
 
     def worker_said(self, worker: WorkerPort, message: FromWorker) -> None:
         """A task ended, or needs a larger segment."""

@@ -32,10 +32,10 @@ _BURST = 64
 
 
 class Front:
-    """A ROUTER socket in the loop; each message goes to `handle(identity, message)`."""
+    """A ROUTER socket in the loop; each message goes to `handle(identity, message)`, and `handled()` ends a burst."""
 
-    def __init__(self, loop: Loop, handle: Callable[[bytes, Message], None]) -> None:
-        self._loop, self._handle = loop, handle
+    def __init__(self, loop: Loop, handle: Callable[[bytes, Message], None], handled: Callable[[], None]) -> None:
+        self._loop, self._handle, self._handled = loop, handle, handled
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = _LINGER_MS
@@ -57,7 +57,8 @@ class Front:
     def send(self, identity: bytes, message: Message) -> bool:
         """Send to the socket of that identity; false where it is not connected any more."""
         try:
-            self._socket.send_multipart([identity, *encode(message)], zmq.NOBLOCK)
+            self._socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
+            self._socket.send(encode(message)[0], zmq.NOBLOCK)  # who takes the one takes the other
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -77,15 +78,16 @@ class Front:
         self._context.destroy(linger=_LINGER_MS)
 
     def _receive(self) -> None:
-        for _ in range(_BURST):
-            try:
-                identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                message = decode(frames, CLIENT_MESSAGES)
-            except ProtocolError as error:
-                _log.warning("a message was refused: %s", error.message)
-                self.send(identity, Error(request_of(frames), error.to_record()))
-            else:
-                self._handle(identity, message)
+        with suppress(zmq.Again):
+            for _ in range(_BURST):
+                self._take(*self._socket.recv_multipart(zmq.NOBLOCK))
+        self._handled()
+
+    def _take(self, identity: bytes, *frames: bytes) -> None:
+        try:
+            message = decode(frames, CLIENT_MESSAGES)
+        except ProtocolError as error:
+            _log.warning("a message was refused: %s", error.message)
+            self.send(identity, Error(request_of(frames), error.to_record()))
+        else:
+            self._handle(identity, message)

@@ -68,7 +68,7 @@ class Service:
         self._allocator = SharedMemoryAllocator(config.server.memory_limit_bytes, self._access)
         timeouts = Timeouts(config.server.build_timeout_s, config.server.start_timeout_s)
         self._supervisor = Supervisor(self.loop, self, config.server.workers, self._roster.start_message, timeouts)
-        self._front = Front(self.loop, self._handle)
+        self._front = Front(self.loop, self._handle, self._handled)
         self._clients = Clients(self.loop, self._client_gone)
         self._lease_numbers = count(1)
         self._broker: Broker | None = None
@@ -160,6 +160,10 @@ class Service:
         else:
             self._broker.handle(identity_, message)
 
+    def _handled(self) -> None:
+        assert self._broker is not None  # the socket is bound after it exists
+        self._broker.pump()
+
     def _greet(self, identity_: bytes, message: Hello) -> Welcome | Error:
         assert self._broker is not None  # the socket is bound after it exists
         try:
@@ -179,7 +183,6 @@ class Service:
         self._config = config
         of_stream = f" of stream {message.stream}" if message.stream else ""
         _log.info("set %s%s", message.settings, of_stream, extra={"stream": message.stream or None})
-        self._broker.pump()
         return Done(message.request)
 
     def _ping(self) -> None:

@@ -165,6 +165,7 @@ class Desk:
         """Hand a message of a client to the broker; what was sent to that socket because of it."""
         before = len(self.sent)
         self.broker.handle(identity(client, socket), message)
+        self.broker.pump()
         return [reply for to, reply in self.sent[before:] if to == identity(client, socket)]
 
     def open(self, client: int = 1, stream: str = "a", step: int = 0, **others: Any) -> int:

@@ -23,8 +23,13 @@ class Desk:
 
     def __init__(self, directory: Path) -> None:
         self.handled: list[tuple[bytes, Message]] = []
+        self.bursts: list[int] = []  # how many were handled by the end of each
         self.loop = Loop(time.monotonic)
-        self.front = Front(self.loop, lambda identity, message: self.handled.append((identity, message)))
+        self.front = Front(
+            self.loop,
+            lambda identity, message: self.handled.append((identity, message)),
+            lambda: self.bursts.append(len(self.handled)),
+        )
         self.path = directory / "front.sock"
         self.context = zmq.Context()
         self.sockets: list[zmq.Socket[bytes]] = []
@@ -106,6 +111,7 @@ def test_one_client_with_much_to_say_does_not_keep_the_loop(desk: Desk) -> None:
         desk.loop.after(0.05, lambda: None)
         desk.loop.turn()
         assert len(desk.handled) - before <= 64
+        assert desk.bursts[-1] == len(desk.handled), "each burst has an end"
     assert [message for _, message in desk.handled] == [Get(number, 1, 0, 1, [], True) for number in range(1000)]
 
 
@@ -142,7 +148,7 @@ def test_who_does_not_read_blocks_nobody(desk: Desk) -> None:
 
 
 def test_an_endpoint_that_cannot_be_bound_is_told(desk: Desk) -> None:
-    another = Front(desk.loop, lambda identity, message: None)
+    another = Front(desk.loop, lambda identity, message: None, lambda: None)
     try:
         with pytest.raises(EndpointError, match=r"ipc:///no/such/x.sock cannot be bound: No such file"):
             another.bind("ipc:///no/such/x.sock")
