@@ -6,6 +6,7 @@ Owns `print_status` and `print_explanation`, which lay out what the daemon, or a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -40,6 +41,18 @@ def _slots(lanes: list[dict[str, Any]]) -> str:
     return "\n".join(lines) or "none"
 
 
+def _notes(status: dict[str, Any]) -> Iterator[str]:
+    """What has gone wrong, or was looked at."""
+    for one in status["workers"]:
+        if one["last_death"]:
+            yield f"last death of worker {one['worker']}: {one['last_death']}"
+    for one in status["streams"]:
+        if one["verify"]:
+            every = "every step" if one["verify"] == 1 else f"1 in {one['verify']} steps"
+            counts = f"{one['verified']} compared, {one['impure']} differed, {one['unverified']} could not be compared"
+            yield f"stream {one['name']}: {every} built twice: {counts}"
+
+
 def print_status(status: dict[str, Any]) -> None:
     """Print the tables of streams, workers and consumers."""
     console = Console(highlight=False)
@@ -66,6 +79,8 @@ def print_status(status: dict[str, Any]) -> None:
     for table in (streams, workers, consumers):
         console.print()
         console.print(table, markup=False) if table.row_count else console.print(f"{table.title}: none")
+    for note in _notes(status):
+        console.print(note, markup=False, soft_wrap=True)
 
 
 def print_explanation(place: dict[str, int], slots: list[dict[str, int | None]]) -> None:

@@ -58,7 +58,7 @@ def test_no_interrupt_is_swallowed_and_none_loses_a_lease() -> None:
 
 
 def test_an_open_that_was_given_up_leaves_no_consumer_behind() -> None:
-    with service("slow", prefetch=4) as daemon, loader_client.connect(daemon.endpoint, timeout_s=1.0) as client:
+    with service("slow", prefetch=4) as daemon, loader_client.connect(daemon.endpoint, timeout_s=2.0) as client:
         assert daemon.pid is not None
         os.kill(daemon.pid, signal.SIGSTOP)
         try:

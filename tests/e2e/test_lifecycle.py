@@ -106,7 +106,7 @@ def test_serve_status_stop(config: Path) -> None:
         assert len(status["workers"]) == 2
         stopped = _run(config.parent, "stop")
         assert (stopped.returncode, stopped.stderr) == (0, "")
-        assert daemon.wait(5) == 0
+        assert daemon.wait(30) == 0
         assert _segments(daemon.pid) == []
         assert list((config.parent / "loader-service").iterdir()) == []
         eventually(lambda: _gone(children), "workers and resource tracker end")
@@ -121,7 +121,7 @@ def test_a_signal_ends_the_daemon_tells_the_consumers_and_leaves_nothing(config:
             daemon.send_signal(number)
             with pytest.raises(ServiceClosedError):
                 consumer.get(10**6, timeout_s=30)
-            assert daemon.wait(5) == 0
+            assert daemon.wait(30) == 0
             with pytest.raises(ServiceClosedError):
                 client.status()
             assert kept.sum() == small().build(0)["images"].sum()
@@ -135,7 +135,7 @@ def test_the_daemon_ends_in_time_while_its_workers_are_blocked(tmp_path: Path) -
         with loader_client.connect(endpoint) as client, client.open("s"):
             eventually(lambda: client.status()["workers"][0]["tasks"] > 0, "a build has begun")
             daemon.terminate()
-            assert daemon.wait(5) == 0
+            assert daemon.wait(30) == 0
         assert _segments(daemon.pid) == []
 
 
@@ -191,7 +191,7 @@ def test_after_a_kill_the_next_start_serves_and_nothing_of_the_dead_one_is_left(
             with loader_client.connect(endpoint) as client, client.open("s", 0, 9) as consumer:
                 assert [batch.digest() for batch in consumer] == digests(small(), 0, 9)
             second.terminate()
-            assert second.wait(5) == 0
+            assert second.wait(30) == 0
         assert _segments(second.pid) == []
 
 
