@@ -75,7 +75,7 @@ def test_a_get_that_was_given_up_often_leaves_no_lease_behind() -> None:
     with (
         service("slow", prefetch=2, delay_s=0.01) as daemon,
         loader_client.connect(daemon.endpoint) as client,
-        client.open("s") as consumer,
+        client.open("s", 0, 8) as consumer,
     ):
         seen: list[str] = []
         while len(seen) < 8:
