@@ -17,7 +17,7 @@ from loader_client.channel import LOOK_S
 from loader_client.gateway import Opening, Plan
 from loader_client.session import Session
 from loader_service.core.batch import Batch
-from loader_service.errors import HoldLimitError, LoaderServiceError, SharedMemoryError
+from loader_service.errors import HoldLimitError, IntegrityError, LoaderServiceError, SharedMemoryError
 from loader_service.wire.messages import Close, Demand, Done, Get, Ready
 from loader_service.wire.segment import Segment
 
@@ -153,8 +153,9 @@ class Asking:
             return None
         try:
             batch = self._batch(reply)
-        except SharedMemoryError:
-            # What was sent ahead may be gone by now, with its daemon or by an eviction: the daemon of now tells.
+        except (SharedMemoryError, IntegrityError):
+            # What was sent ahead may be gone by now, with its daemon, by an eviction or a clean-up: ask, and it tells.
+            self._segments.pop(reply.slot, None)
             if reply.segment == self._unmapped:
                 raise
             self._unmapped = reply.segment

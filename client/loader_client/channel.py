@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import zmq
 
-from loader_client.session import Session
+from loader_client.session import CLIENT_CLOSED, Session
 from loader_service.errors import DeadlineError, ProtocolError, ServiceClosedError, from_record
 from loader_service.wire.messages import DAEMON_MESSAGES, Closing, Error, Message
 from loader_service.wire.protocol import decode, encode
@@ -65,9 +65,13 @@ class Channel:
         """Send `make(number)`, a request; its number. Raises ForkedClientError, ServiceClosedError."""
         self._session.check_process()
         if self.socket.closed:
-            raise ServiceClosedError("this client is closed; connect again")
+            raise ServiceClosedError(CLIENT_CLOSED)
         self._requests += 1
-        self.socket.send(encode(make(self._requests))[0])
+        message = encode(make(self._requests))[0]
+        try:
+            self.socket.send(message)
+        except zmq.ZMQError as error:  # it was closed in this moment
+            raise ServiceClosedError(CLIENT_CLOSED) from error
         return self._requests
 
     def post(self, message: Message) -> None:
@@ -81,12 +85,14 @@ class Channel:
                 reply = decode(self.socket.recv_multipart(zmq.NOBLOCK), DAEMON_MESSAGES)
             except zmq.Again:
                 break
+            except zmq.ZMQError as error:  # it was closed in this moment
+                raise ServiceClosedError(CLIENT_CLOSED) from error
             if isinstance(reply, Closing):
                 self._end = f"it said that it ends: {reply.reason}"
             elif getattr(reply, "request", None) == number:
                 return _checked(reply, answer)
         if self._closing or self.socket.closed:
-            raise ServiceClosedError("this client is closed; connect again")
+            raise ServiceClosedError(CLIENT_CLOSED)
         if self._end is not None:
             raise ServiceClosedError(f"the daemon is gone ({self._end})")
         return None
@@ -95,7 +101,10 @@ class Channel:
         """Until something has come, the daemon has ended, or `timeout_s` seconds have passed."""
         if self.socket.closed:
             return
-        ready = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
+        try:
+            ready = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
+        except zmq.ZMQError:  # it was closed in this moment: whoever asks next is told
+            return
         if ready and self.socket not in ready and not self.socket.poll(_LAST_WORDS_MS):
             self._end = self._end or "its process or connection has ended"
 

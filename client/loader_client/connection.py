@@ -86,7 +86,7 @@ class Client:
 
     def status(self, *, builds: bool = False) -> dict[str, Any]:
         """The daemon's streams, slots, workers and consumers; with `builds`, how often steps were built."""
-        return self._gateway.request(lambda request: Status(request, builds), Report, "asking for the status").status
+        return self._gateway.request(lambda request, _: Status(request, builds), Report, "asking for the status").status
 
     def tune(self, stream: str | None = None, **settings: Any) -> None:
         """Change the running daemon: workers, memory_limit, evict_after_s, and of `stream` (None: of each) prefetch and
@@ -95,7 +95,10 @@ class Client:
         for name, value in settings.items():
             if not isinstance(value, int | float | str) or (isinstance(value, int) and abs(value) >= 2**63):
                 raise ArgumentError(f"{name} is {value!r}; a setting is a text or a number of at most 64 bits")
-        self._gateway.request_once(lambda request: Tune(request, stream or "", settings), Done, "changing settings")
+        name = stream or ""
+        self._gateway.request_once(
+            lambda request, daemon: Tune(request, name, settings, daemon), Done, "changing settings"
+        )
 
     def stop_service(self) -> None:
         """Ask the daemon to end; it tells all its clients."""

@@ -18,7 +18,7 @@ from itertools import count
 from typing import TypeVar
 
 from loader_client.channel import Channel
-from loader_client.session import Session
+from loader_client.session import CLIENT_CLOSED, Session
 from loader_service.core.shards import Shard
 from loader_service.errors import DeadlineError, ServiceClosedError, ServiceUnavailableError
 from loader_service.wire.endpoint import check_trusted, socket_path
@@ -28,6 +28,8 @@ from loader_service.wire.process import open_pidfd, pid_namespace
 __all__ = ["Gateway", "Opening", "Plan"]
 
 _Reply = TypeVar("_Reply", bound=Message)
+_Make = Callable[[int, int], Message]
+"""Makes a message of its request number and the daemon's incarnation."""
 _ATTEMPT_S = 1.0
 _PAUSE_S = 0.05
 
@@ -44,9 +46,8 @@ class Plan:
     hold_timeout_s: float
 
 
-def _opener(plan: Plan, start_step: int | None, number: int, channel: Channel) -> Callable[[int], Open]:
-    """What makes the request, for the daemon at the end of `channel`."""
-    return lambda request: Open(
+def _open(plan: Plan, start_step: int | None, number: int, request: int, incarnation: int) -> Open:
+    return Open(
         request=request,
         consumer=number,
         stream=plan.stream,
@@ -57,7 +58,7 @@ def _opener(plan: Plan, start_step: int | None, number: int, channel: Channel) -
         hold=plan.hold,
         rank=plan.shard.rank,
         world=plan.shard.world,
-        incarnation=channel.incarnation,
+        incarnation=incarnation,
     )
 
 
@@ -106,24 +107,22 @@ class Gateway:
                 )
             time.sleep(_PAUSE_S)
 
-    def request(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
+    def request(self, make: _Make, answer: type[_Reply], what: str) -> _Reply:
         """One request that may be repeated, to the daemon of now or the next one. Raises what it answers."""
-        return self._repeat(lambda channel: make, answer, what)
-
-    def _repeat(self, make: Callable[[Channel], Callable[[int], Message]], answer: type[_Reply], what: str) -> _Reply:
         until: float | None = None
         while True:
-            generation, channel = self.generation, self._channel
+            generation = self.generation
             try:
-                return channel.request(make(channel), answer, self.timeout_s, what)
+                return self.request_once(make, answer, what)
             except ServiceClosedError as error:
                 gone = error.message
             until = time.monotonic() + self.reconnect_s if until is None else until
             self.revive(generation, until, gone)
 
-    def request_once(self, make: Callable[[int], Message], answer: type[_Reply], what: str) -> _Reply:
+    def request_once(self, make: _Make, answer: type[_Reply], what: str) -> _Reply:
         """One request to the daemon of now only."""
-        return self._channel.request(make, answer, self.timeout_s, what)
+        channel = self._channel
+        return channel.request(lambda number: make(number, channel.incarnation), answer, self.timeout_s, what)
 
     def open(self, plan: Plan, start_step: int | None, consumer: object) -> Opening:
         """Open `consumer` at `start_step`, None for live; closed when it is dropped. Raises what the daemon answers."""
@@ -131,8 +130,7 @@ class Gateway:
             generation, number = self.generation, next(self._numbers)
             self.session.enlist(number, consumer)
             try:
-                make = partial(_opener, plan, start_step, number)
-                opened = self._repeat(make, Opened, f"opening {plan.stream!r}")
+                opened = self.request(partial(_open, plan, start_step, number), Opened, f"opening {plan.stream!r}")
                 with self._lock:
                     if generation == self.generation:  # else it may be open at a daemon that is gone
                         channel = Channel(self.session)
@@ -160,7 +158,7 @@ class Gateway:
                     break
                 time.sleep(_PAUSE_S)
             raise ServiceClosedError(
-                "this client is closed; connect again"
+                CLIENT_CLOSED
                 if self.closed
                 else f"{gone}; none came back at {self.endpoint} in time: start it and ask again"
             )

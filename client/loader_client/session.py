@@ -9,6 +9,7 @@ finds again. A forked child has no such thread and says nothing: the socket is i
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
@@ -17,13 +18,17 @@ from typing import Any
 
 import zmq
 
-from loader_service.errors import ForkedClientError
+from loader_service.errors import ForkedClientError, ServiceClosedError, ServiceUnavailableError
 from loader_service.wire.messages import Bye, Close, Message, Release
 from loader_service.wire.protocol import encode
 
-__all__ = ["Lease", "Session"]
+__all__ = ["CLIENT_CLOSED", "Lease", "Session"]
+
+CLIENT_CLOSED = "this client is closed; connect again"
 
 _LINGER_MS = 500
+_MAX_SOCKETS = 8192
+"""Each consumer has one, and a daemon lets a client have 4,096 consumers."""
 _JOIN_S = 5.0
 
 
@@ -50,6 +55,7 @@ class Session:
         self._token = os.urandom(16)
         self._channels = 0
         self._context = zmq.Context()
+        self._context.max_sockets = _MAX_SOCKETS
         self._deaths: SimpleQueue[Any] = SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(
@@ -58,8 +64,16 @@ class Session:
         self._thread.start()
 
     def new_socket(self) -> zmq.Socket[bytes]:
-        """One more connection of this client."""
-        socket = self._context.socket(zmq.DEALER)
+        """One more connection of this client. Raises ServiceClosedError, ServiceUnavailableError."""
+        try:
+            socket = self._context.socket(zmq.DEALER)
+        except zmq.ZMQError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise ServiceClosedError(CLIENT_CLOSED) from error
+            raise ServiceUnavailableError(
+                f"no more connections can be made ({error.strerror}); each consumer takes one, with its descriptors: "
+                "close some, or raise the limit (`ulimit -n`)"
+            ) from error
         socket.linger = _LINGER_MS
         socket.sndhwm = 0  # an end of a lease is never dropped
         socket.rcvhwm = 0  # nor what the daemon sends: never more than a consumer may hold

@@ -191,7 +191,8 @@ class Broker:
             raise ProtocolError(f"a {message.kind} message is not the broker's")
 
     def _open(self, client: Client, message: Open) -> Opened:
-        self._clients.check_new(client, message)
+        self._clients.check_meant(message)
+        client.check_new(message.consumer)
         stream = self.streams.get(message.stream)
         if stream is None:
             raise UnknownStreamError(

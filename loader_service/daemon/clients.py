@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from loader_service.daemon.loop import Loop
 from loader_service.errors import ConsumerClosedError, ProtocolError, ServiceClosedError
-from loader_service.wire.messages import Hello, Open
+from loader_service.wire.messages import Hello, Open, Stop, Tune
 from loader_service.wire.process import open_pidfd, pid_namespace
 
 __all__ = ["Client", "Clients", "token_of"]
@@ -55,8 +55,10 @@ class Client:
     def give_up(self, consumer: int) -> None:
         """A Close for a consumer that is not open: its Open may be on its way on another socket."""
         is_to_come = consumer > self.newest or consumer in self.skipped
-        if is_to_come and len(self.given_up) < _MAX_CONSUMERS:
+        if is_to_come:
             self.given_up.add(consumer)
+            if len(self.given_up) > _MAX_CONSUMERS:
+                self.given_up.remove(min(self.given_up))
 
     def check_new(self, consumer: int) -> None:
         """Raises ProtocolError where it cannot open one more under this number."""
@@ -119,11 +121,10 @@ class Clients:
     def of(self, identity: bytes) -> Client | None:
         return self._known.get(token_of(identity))
 
-    def check_new(self, client: Client, message: Open) -> None:
-        """Raises ServiceClosedError where an earlier daemon was meant; ProtocolError where it may open no more."""
+    def check_meant(self, message: Open | Tune | Stop) -> None:
+        """Raises ServiceClosedError where an earlier daemon was meant: a socket delivers what it has left."""
         if message.incarnation != self.incarnation:
-            raise ServiceClosedError("the daemon that was to open the stream is gone, and this is the next one; repeat")
-        client.check_new(message.consumer)
+            raise ServiceClosedError(f"the daemon that this {message.kind} was meant for is gone, and another is here")
 
     def unsure(self) -> list[Client]:
         """Those that have to be asked whether they are still there: unseen ones, and idle ones, who may have just gone.

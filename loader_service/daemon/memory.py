@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -60,11 +61,11 @@ def free_bytes() -> int | None:
     return found.f_bavail * found.f_frsize
 
 
-def _reserve(memory: SharedMemory, nbytes: int, access: Access) -> int:
+def _reserve(path: Path, nbytes: int, access: Access) -> int:
     """Take every page now, then let others read who may; which file it is. Raises OSError: ENOSPC; its name is gone."""
     if not hasattr(os, "posix_fallocate") or not _DIRECTORY.is_dir():
         return 0
-    fd = os.open(_DIRECTORY / memory.name.lstrip("/"), os.O_RDWR | os.O_NOFOLLOW)
+    fd = _open_own(path)
     try:
         os.posix_fallocate(fd, 0, nbytes)
         access.open_segment(fd)
@@ -73,20 +74,48 @@ def _reserve(memory: SharedMemory, nbytes: int, access: Access) -> int:
         os.close(fd)
 
 
+def _open_own(path: Path) -> int:
+    """A descriptor of the file there; FileNotFoundError where somebody has removed ours, and perhaps taken its name."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise FileNotFoundError(errno.ENOENT, "its name is not its own any more", str(path)) from error
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+        return fd
+    os.close(fd)
+    raise FileNotFoundError(errno.ENOENT, "its name is not its own any more", str(path))
+
+
 def _unlink(memory: SharedMemory) -> None:
-    """End a segment whose name may be gone, or another user's: somebody cleaned /dev/shm up."""
+    """End a segment whose name may be gone, or lead to what is not ours to remove: somebody cleaned /dev/shm up."""
     try:
         memory.unlink()
-    except (FileNotFoundError, PermissionError):
-        resource_tracker.unregister(f"/{memory.name}", "shared_memory")
+    except OSError:
+        _forget(memory)
+
+
+def _forget(memory: SharedMemory) -> None:
+    resource_tracker.unregister(f"/{memory.name}", "shared_memory")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reserved:
-    """A segment; file: the inode that its name leads to as long as nobody cleans up, 0 where that cannot be told."""
+    """A segment; file: the inode at `path` as long as nobody cleans up, 0 where that cannot be told."""
 
     memory: SharedMemory
+    path: str
     file: int
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its name leads to it."""
+        try:
+            return self.file in (0, os.lstat(self.path).st_ino)
+        except OSError:
+            return not _DIRECTORY.is_dir()
 
 
 class SharedMemoryAllocator:
@@ -129,9 +158,10 @@ class SharedMemoryAllocator:
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be created: {error}") from error
         memory.close()  # the daemon itself neither reads nor writes it
         try:
-            return _Reserved(memory, _reserve(memory, nbytes, self._access))
+            path = _DIRECTORY / name
+            return _Reserved(memory, str(path), _reserve(path, nbytes, self._access))
         except FileNotFoundError:
-            _unlink(memory)
+            _forget(memory)
             raise
         except OSError as error:
             _unlink(memory)
@@ -148,13 +178,8 @@ class SharedMemoryAllocator:
 
     def exists(self, segment: str) -> bool:
         """Whether others can still map it: a clean-up may have removed its name, and somebody may have taken that."""
-        expected = self._segments[segment].file
-        try:
-            if expected in (0, os.lstat(f"{_DIRECTORY}/{segment}").st_ino):
-                return True
-        except OSError:
-            if not _DIRECTORY.is_dir():
-                return True
+        if self._segments[segment].is_there:
+            return True
         _log.warning("segment %s was removed from %s by somebody else; another takes its place", segment, _DIRECTORY)
         return False
 
@@ -165,9 +190,9 @@ class SharedMemoryAllocator:
 
     def retire(self, segment: str) -> None:
         """Unlink a segment; whoever has it mapped keeps it. `retired` collects the names for the workers."""
-        memory = self._segments.pop(segment).memory
-        self.used_bytes -= memory.size
-        _unlink(memory)
+        retired = self._segments.pop(segment)
+        self.used_bytes -= retired.memory.size
+        (_unlink if retired.is_there else _forget)(retired.memory)
         self.retired.append(segment)
 
     def close(self) -> None:

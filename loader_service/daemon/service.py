@@ -155,8 +155,7 @@ class Service:
         elif isinstance(message, Tune):
             self._front.send(identity_, self._tune(message))
         elif isinstance(message, Stop):
-            self._front.send(identity_, Done(message.request))
-            self.stop("`loader-service stop`")
+            self._front.send(identity_, self._told_to_stop(message))
         else:
             self._broker.handle(identity_, message)
 
@@ -173,9 +172,18 @@ class Service:
         names = list(self._broker.streams)
         return Welcome(message.request, os.getpid(), pid_namespace(), names, self._clients.incarnation)
 
+    def _told_to_stop(self, message: Stop) -> Done | Error:
+        try:
+            self._clients.check_meant(message)
+        except LoaderServiceError as error:
+            return Error(message.request, error.to_record())
+        self.stop("`loader-service stop`")
+        return Done(message.request)
+
     def _tune(self, message: Tune) -> Done | Error:
         assert self._broker is not None  # the socket is bound after it exists
         try:
+            self._clients.check_meant(message)
             config = retuned(self._config, message.stream, message.settings)
             apply(config, list(self._broker.streams.values()), self._supervisor, self._allocator)
         except LoaderServiceError as error:

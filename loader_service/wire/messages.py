@@ -207,20 +207,25 @@ class Report(Message):
 
 @dataclass(frozen=True, slots=True)
 class Tune(Message):
-    """Change what cannot change data on the running daemon; settings: by name, of `stream` (empty: of each)."""
+    """Change what cannot change data on the running daemon; settings: by name, of `stream` (empty: of each).
+
+    incarnation: as in Open.
+    """
 
     kind: ClassVar[str] = "tune"
     request: int
     stream: Name
     settings: dict[Name, Setting]
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """Ask the daemon to end."""
+    """Ask the daemon to end; incarnation: as in Open."""
 
     kind: ClassVar[str] = "stop"
     request: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import struct
 
 import numpy as np
@@ -34,9 +35,12 @@ def _map(name: str, owner: int, writeable: bool) -> mmap.mmap:
     import _posixshmem  # not on Windows, where only in-process loading runs
 
     protection = mmap.PROT_READ | mmap.PROT_WRITE if writeable else mmap.PROT_READ
-    fd = _posixshmem.shm_open(f"/{name}", os.O_RDWR if writeable else os.O_RDONLY, mode=0o600)
+    access = os.O_RDWR if writeable else os.O_RDONLY
+    fd = _posixshmem.shm_open(f"/{name}", access | os.O_NONBLOCK, mode=0o600)  # a pipe in its place would block
     try:
         found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionError("something else has its name")
         if found.st_uid not in (owner, os.geteuid(), 0):
             raise PermissionError(f"it belongs to user {found.st_uid}, and the daemon is user {owner}")
         return mmap.mmap(fd, found.st_size, mmap.MAP_SHARED | _POPULATE, protection)

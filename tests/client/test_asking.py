@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from loader_client.asking import Asking
 from loader_client.gateway import Opening, Plan
 from loader_client.session import Session
 from loader_service.core.shards import Shard
-from loader_service.errors import SharedMemoryError
+from loader_service.errors import IntegrityError, ServiceClosedError, ServiceUnavailableError, SharedMemoryError
 from loader_service.wire.messages import Demand, Get, Message, Opened, Ready
 
 READY = Ready(1, 5, 0, 12, 1, 2, 4, "lsv-nobody-made-this", 9, 128, 2, b"\x90", 8)
@@ -89,9 +92,32 @@ def _demands(channel: FakeChannel) -> int:
     return sum(isinstance(message, Demand) for message in channel.sent)
 
 
-def test_a_segment_that_is_gone_is_asked_for_again_once_and_then_an_error(asking: Asking, channel: FakeChannel) -> None:
-    channel.answers = [READY, READY]
-    assert asking.poll(12, following=True, stop=None) is None
-    with pytest.raises(SharedMemoryError, match="lsv-nobody-made-this"):
-        asking.poll(12, following=True, stop=None)
+@pytest.mark.parametrize("error", [SharedMemoryError, IntegrityError])
+def test_a_segment_that_is_gone_or_another_is_asked_for_again_once_and_then_an_error(
+    asking: Asking, channel: FakeChannel, error: type[Exception]
+) -> None:
+    ready = READY
+    with ExitStack() as stack:
+        if error is IntegrityError:  # somebody has taken the name
+            memory = SharedMemory(create=True, size=4096)
+            stack.callback(memory.unlink)
+            stack.callback(memory.close)
+            ready = replace(READY, segment=memory.name)
+        channel.answers = [ready, ready]
+        assert asking.poll(12, following=True, stop=None) is None
+        with pytest.raises(error, match=ready.segment):
+            asking.poll(12, following=True, stop=None)
     assert [step for step, _ in _gets(channel)] == [12, 12]
+
+
+def test_a_client_without_room_for_another_connection_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loader_client.session._MAX_SOCKETS", 4)
+    session = Session(f"ipc://{tmp_path}/nobody.sock")
+    sockets: list[Any] = []
+    with pytest.raises(ServiceUnavailableError, match=r"no more connections can be made \(Too many open files\); each"):
+        sockets.extend(session.new_socket() for _ in range(9))
+    for socket in sockets:
+        socket.close(linger=0)
+    session.close()
+    with pytest.raises(ServiceClosedError, match="this client is closed"):
+        session.new_socket()

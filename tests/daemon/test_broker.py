@@ -104,7 +104,7 @@ def test_a_client_that_did_not_say_hello_is_told_to_connect_again(message: Messa
     assert (len(desk.leased()), lease, list(desk.broker.consumers)) == (1, 1, [consumer])
 
 
-@pytest.mark.parametrize("message", [Status(7, False), Stop(7)])
+@pytest.mark.parametrize("message", [Status(7, False), Stop(7, 0)])
 def test_a_message_for_somebody_else_is_refused(message: Message) -> None:
     error = Desk().error(Desk().say(1, message))
     assert type(error) is ProtocolError

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from loader_service.daemon.clients import Client, Clients, token_of
 from loader_service.daemon.loop import Loop
 from loader_service.errors import ConsumerClosedError, ProtocolError, ServiceClosedError
-from loader_service.wire.messages import Hello, Open
+from loader_service.wire.messages import Hello, Open, Stop, Tune
 from loader_service.wire.process import pid_namespace
 
 TOKEN = bytes(range(16))
@@ -207,6 +207,15 @@ def test_a_number_whose_close_came_before_its_open_never_opens(events: list[tupl
             opened.add(number)
 
 
+def test_numbers_that_never_open_do_not_end_what_is_remembered_of_later_ones() -> None:
+    client = Client(TOKEN, 1, None)
+    for number in range(1, 6000):
+        client.give_up(number)
+    with pytest.raises(ConsumerClosedError):
+        client.check_new(5999)
+    assert len(client.given_up) <= 4096
+
+
 def test_numbers_far_apart_take_no_memory_without_end() -> None:
     client = Client(TOKEN, 1, None)
     for number in range(0, 2**62, 2**54):
@@ -218,13 +227,13 @@ def test_numbers_far_apart_take_no_memory_without_end() -> None:
         assert len(client.skipped) <= 4096
 
 
-def test_an_open_that_was_meant_for_the_daemon_before_opens_nothing(watched: Watched) -> None:
+def test_what_was_meant_for_the_daemon_before_is_refused(watched: Watched) -> None:
     """A socket that finds its daemon gone gives the next one what it has left: the client has asked that again."""
-    client = watched.greet(TOKEN, os.getpid())
-    stale = Open(1, 1, "s", 0, False, "wait", 0, 0, 0, 1, watched.clients.incarnation ^ 1)
-    with pytest.raises(ServiceClosedError, match="the daemon that was to open the stream is gone"):
-        watched.clients.check_new(client, stale)
-    watched.clients.check_new(client, replace(stale, incarnation=watched.clients.incarnation))
+    before = watched.clients.incarnation ^ 1
+    for stale in (Open(1, 1, "s", 0, False, "wait", 0, 0, 0, 1, before), Tune(1, "s", {}, before), Stop(1, before)):
+        with pytest.raises(ServiceClosedError, match=f"the daemon that this {stale.kind} was meant for is gone"):
+            watched.clients.check_meant(stale)
+        watched.clients.check_meant(replace(stale, incarnation=watched.clients.incarnation))
     assert Clients(Loop(time.monotonic), lambda gone: None).incarnation != watched.clients.incarnation
 
 

@@ -79,11 +79,11 @@ def test_the_socket_is_its_users_alone(desk: Desk) -> None:
 
 def test_messages_are_handled_with_whose_they_are_and_answered(desk: Desk) -> None:
     one, other = desk.client(b"one"), desk.client(b"other")
-    one.send_multipart(encode(Stop(1)))
+    one.send_multipart(encode(Stop(1, 9)))
     desk.turn(1)
     other.send_multipart(encode(Bye()))
     desk.turn(2)
-    assert desk.handled == [(b"one", Stop(1)), (b"other", Bye())]
+    assert desk.handled == [(b"one", Stop(1, 9)), (b"other", Bye())]
     assert desk.front.send(b"one", Done(1))
     assert decode(one.recv_multipart(), DAEMON_MESSAGES) == Done(1)
 
@@ -92,10 +92,10 @@ def test_what_does_not_decode_is_answered_and_goes_no_further(desk: Desk) -> Non
     socket = desk.client(b"one")
     get = {"kind": "get", "request": 7, "consumer": 1, "step": 2**63, "steps": 1, "holds": [], "demanded": True}
     too_far = msgpack.packb(get)
-    for frames in ([VERSION + too_far], [VERSION + b"\xc1"], [b"x"], [b""] * 5, encode(Ping()), encode(Stop(1))):
+    for frames in ([VERSION + too_far], [VERSION + b"\xc1"], [b"x"], [b""] * 5, encode(Ping()), encode(Stop(1, 9))):
         socket.send_multipart(frames)
     desk.turn(1)
-    assert desk.handled == [(b"one", Stop(1))]
+    assert desk.handled == [(b"one", Stop(1, 9))]
     assert [refusal(socket).request for _ in range(5)] == [7, 0, 0, 0, 0]
 
 
@@ -119,16 +119,16 @@ def test_a_message_that_is_too_large_ends_its_connection_and_no_other(desk: Desk
     large, other = desk.client(b"large"), desk.client(b"other")
     large.send_multipart([VERSION + b"x" * MAX_MESSAGE_BYTES])
     other.send_multipart([VERSION, b"x" * MAX_MESSAGE_BYTES])
-    other.send_multipart(encode(Stop(1)))
+    other.send_multipart(encode(Stop(1, 9)))
     desk.turn(1)
-    assert desk.handled == [(b"other", Stop(1))]
+    assert desk.handled == [(b"other", Stop(1, 9))]
     assert refusal(other).request == 0
 
 
 def test_who_is_not_there_is_told_to_the_sender(desk: Desk) -> None:
     assert not desk.front.send(b"nobody", Ping())
     socket = desk.client(b"one")
-    socket.send_multipart(encode(Stop(1)))
+    socket.send_multipart(encode(Stop(1, 9)))
     desk.turn(1)
     assert desk.front.send(b"one", Ping())
     socket.close(linger=0)
@@ -139,7 +139,7 @@ def test_who_is_not_there_is_told_to_the_sender(desk: Desk) -> None:
 
 def test_who_does_not_read_blocks_nobody(desk: Desk) -> None:
     socket = desk.client(b"one")
-    socket.send_multipart(encode(Stop(1)))
+    socket.send_multipart(encode(Stop(1, 9)))
     desk.turn(1)
     started = time.monotonic()
     for number in range(5000):

@@ -287,6 +287,42 @@ def test_a_segment_that_is_removed_while_it_is_made_gets_a_successor(
     assert allocator.used_bytes == 8192
 
 
+@pytest.mark.parametrize("what", ["link", "directory", "pipe", "another user's"])
+def test_a_name_that_is_taken_while_its_segment_is_made_is_left_to_whoever_took_it(
+    allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    taken: list[Path] = []
+
+    def create(name: str, create: bool, size: int) -> SharedMemory:
+        segment = SharedMemory(name, create=create, size=size)
+        if len(taken) < 3:
+            path = SHM / name
+            path.unlink()
+            if what == "link":
+                path.symlink_to("/dev/null")
+            elif what == "directory":
+                path.mkdir()
+            else:
+                os.mkfifo(path) if what == "pipe" else path.touch()
+            if what == "another user's":
+                os.chown(path, 12345, -1)
+            taken.append(path)
+        return segment
+
+    monkeypatch.setattr(memory, "SharedMemory", create)
+    try:
+        name = allocator.create(8192)
+        assert allocator.exists(name)
+        assert len(taken) == 3
+        assert all(os.path.lexists(path) for path in taken)
+        assert allocator.used_bytes == 8192
+    finally:
+        for path in taken:
+            path.rmdir() if what == "directory" else path.unlink()
+
+
 def test_who_removes_every_new_segment_gets_an_error(
     allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ def test_who_reads_reads_on_and_who_comes_reads_too() -> None:
         assert daemon.pid is not None
         with client.open("s", hold=2) as consumer:
             kept = consumer.get(0)
+            eventually(lambda: stream_status(client)["built"] == 4, "no build is under way")
             removed = clean_up(daemon.pid)
             assert len(removed) == 4
             before = kept.digest()
@@ -77,6 +80,41 @@ def test_clean_ups_at_random_moments_lose_no_step(seed: int) -> None:
                 assert next(one).digest() == expected[step]
                 assert next(two).digest() == expected[step]
         assert stream_status(client)["failed"] == 0
+
+
+@pytest.mark.parametrize("what", ["file", "pipe", "directory", "link"])
+def test_whatever_takes_the_name_of_a_segment_no_step_is_lost(what: str) -> None:
+    """Also what has been sent ahead: a pipe would block who opens it, a directory cannot be unlinked."""
+    taken: set[Path] = set()
+
+    def take_names(pid: int) -> None:
+        for path in set(segments(pid)) - taken:
+            aside = path.with_name(f"taken-{path.name}")
+            _make[what](aside)
+            path.unlink()
+            aside.rename(path)
+            taken.add(path)
+
+    try:
+        with service("shuffled_slow", prefetch=4) as daemon, loader_client.connect(daemon.endpoint) as client:
+            assert daemon.pid is not None
+            with client.open("s", 0, 60) as consumer:
+                for step, expected in enumerate(digests(shuffled_slow(), 0, 60)):
+                    if step % 6 == 0:
+                        take_names(daemon.pid)
+                    assert consumer.get(step, timeout_s=60).digest() == expected
+            assert client.daemon_pid == daemon.pid
+    finally:
+        for path in taken:
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
+_make: dict[str, Callable[[Path], None]] = {
+    "file": lambda path: path.touch(),
+    "pipe": os.mkfifo,
+    "directory": lambda path: path.mkdir(),
+    "link": lambda path: path.symlink_to("/etc/passwd"),
+}
 
 
 def test_it_is_told_in_the_log_and_leaves_no_noise(tmp_path: Path) -> None:

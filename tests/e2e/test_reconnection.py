@@ -13,11 +13,11 @@ from contextlib import contextmanager
 import pytest
 
 import loader_client
-from loader_client import Consumer
+from loader_client import Client, Consumer
 from loader_service import LocalService
 from loader_service.errors import ConsumerClosedError, ServiceClosedError, StreamChangedError
 from loader_service.wire.endpoint import runtime_directory
-from loader_service.wire.messages import DAEMON_MESSAGES, Error, Open
+from loader_service.wire.messages import DAEMON_MESSAGES, Error, Open, Stop, Tune
 from loader_service.wire.protocol import decode, encode
 from tests.e2e.harness import digests, eventually
 from tests.e2e.streams import small
@@ -152,22 +152,38 @@ def test_closing_ends_the_wait_for_a_daemon(restartable: _Restartable) -> None:
         assert len(ended) == 1
 
 
-def test_what_was_on_its_way_to_a_daemon_that_died_opens_nothing_at_the_next_one(restartable: _Restartable) -> None:
+def test_what_was_on_its_way_to_a_daemon_that_died_does_nothing_at_the_next_one(restartable: _Restartable) -> None:
     """ZeroMQ keeps what it could not deliver; the client has long repeated it under the same number."""
     with loader_client.connect(restartable.endpoint, reconnect_s=60) as client:
         gateway = client._gateway
         late, before = gateway.session.new_socket(), gateway._channel.incarnation
         late.rcvtimeo = 20_000
         restartable.end(signal.SIGKILL)
-        for request, number in enumerate((1, 2, 3)):
-            late.send(encode(Open(request, number, "s", 0, False, "wait", 0, 0, 0, 1, before))[0])
+        opens = [Open(request, request, "s", 0, False, "wait", 0, 0, 0, 1, before) for request in (1, 2, 3)]
+        for message in (*opens, Tune(4, "s", {"prefetch": 9}, before), Stop(5, before)):
+            late.send(encode(message)[0])
         restartable.restart()
         with client.open("s", 0, 20, pace="wait") as consumer:  # under number 1
-            replies = [decode(late.recv_multipart(), DAEMON_MESSAGES) for _ in range(3)]
-            assert [isinstance(reply, Error) for reply in replies] == [True] * 3
+            replies = [decode(late.recv_multipart(), DAEMON_MESSAGES) for _ in range(5)]
+            assert [isinstance(reply, Error) for reply in replies] == [True] * 5
+            assert consumer.prefetch == 4
             assert [batch.digest() for batch in consumer] == digests(small(), 0, 20)
         assert client.status()["consumers"] == []
         late.close()
+
+
+@pytest.mark.parametrize("act", [Client.stop_service, lambda client: client.tune("s", prefetch=9)])
+def test_who_is_told_that_the_daemon_is_gone_changes_nothing_at_the_next_one(
+    restartable: _Restartable, act: Callable[[Client], None]
+) -> None:
+    with loader_client.connect(restartable.endpoint, reconnect_s=60) as client:
+        restartable.end(signal.SIGKILL)
+        with pytest.raises(ServiceClosedError):
+            act(client)
+        restartable.restart()
+        with client.open("s", 0, 20) as consumer:
+            assert [batch.digest() for batch in consumer] == digests(small(), 0, 20)
+            assert consumer.prefetch == 4
 
 
 def test_a_daemon_whose_process_cannot_be_seen_is_missed_by_its_connection(
