@@ -3,8 +3,8 @@
 The session has a runtime directory of its own, so that no test meets the daemon of the user who runs it. By that
 directory in its environment a process is known as the session's, whoever its parent is by then.
 
-Two processes run the tests. All that have to do with daemons run in one of them, one after the other: a daemon that
-starts sweeps what dead ones have left, wherever they were started.
+Two processes run the tests. A daemon that starts in one sweeps what dead ones have left, also those that the other
+has killed and means to look at; so what nobody owns is looked for when both are done.
 """
 
 from __future__ import annotations
@@ -30,16 +30,6 @@ _DEADLINE_S = 5.0
 _RUNTIME = pytest.StashKey[Path]()
 _SEGMENTS = pytest.StashKey[set[str]]()
 _LEFT = pytest.StashKey[list[str]]()
-_MACHINE = ("client", "daemon", "e2e", "quality", "wire")
-"""The folders of the tests that share the machine's shared memory."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before the names of tests are told
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        parts = item.path.parts
-        if "tests" in parts and parts[parts.index("tests") + 1] in _MACHINE:
-            item.add_marker(pytest.mark.xdist_group("machine"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -56,12 +46,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     directory, before = session.config.stash[_RUNTIME], session.config.stash[_SEGMENTS]
     gc.collect()
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    shares = output is not None  # the machine, with another process that runs tests
     deadline = time.monotonic() + _DEADLINE_S
-    while (left := _left(directory, before)) and time.monotonic() < deadline:
+    while (left := _left(directory, before, shares)) and time.monotonic() < deadline:
         time.sleep(0.05)
     session.config.stash.setdefault(_LEFT, []).extend(left)
-    if hasattr(session.config, "workeroutput"):  # of a process that is told which tests to run
-        session.config.workeroutput["left"] = left
+    if output is not None:
+        output["left"] = left
     left = session.config.stash[_LEFT]
     if not left:
         shutil.rmtree(directory, ignore_errors=True)
@@ -89,10 +81,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.line(line)
 
 
-def _left(directory: Path, before: set[str]) -> list[str]:
+def _left(directory: Path, before: set[str], shares: bool) -> list[str]:
     """One line for each thing that should be gone."""
     processes = dict(_processes(directory))
-    segments = [name for name in sorted(_segments() - before) if _is_ours(name, processes)]
+    segments = [name for name in sorted(_segments() - before) if _is_ours(name, processes, shares)]
     files = [path for path in sorted(directory.rglob("*")) if path != directory / "loader-service"]
     return [
         *(f"process {pid}: {command}" for pid, command in processes.items()),
@@ -105,13 +97,13 @@ def _segments() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob("lsv-*")}
 
 
-def _is_ours(name: str, processes: dict[int, str]) -> bool:
-    """Whether a segment that came meanwhile is this session's or nobody's: a living neighbour may have its own."""
+def _is_ours(name: str, processes: dict[int, str], shares: bool) -> bool:
+    """Whether a segment that came meanwhile is this session's, or nobody's and nobody `shares` the machine with it."""
     try:
         pid, started = (int(part, 36) for part in name.split("-")[1:3])
     except ValueError:
-        return True
-    return pid == os.getpid() or pid in processes or start_time(pid) != started
+        return not shares
+    return pid == os.getpid() or pid in processes or (start_time(pid) != started and not shares)
 
 
 def _processes(directory: Path) -> Iterator[tuple[int, str]]:
