@@ -106,6 +106,10 @@ class Asking:
         number = self._channel.send(lambda request: Get(request, self._number, step, steps, holds, demanded))
         self._run, self._asked_at = _Run(number, step, steps, demanded), time.monotonic()
 
+    def jump(self) -> None:
+        """The next step is not the one after the last: it gets a lane in which what is held is in nobody's way."""
+        self._lane = None
+
     def limit_error(self, step: int) -> HoldLimitError:
         """What is wrong while `at_limit`."""
         return HoldLimitError(

@@ -89,6 +89,8 @@ class Consumer(Reading):
         self._gateway.session.check_process()
         with self._lock:
             self._check_open()
+            if step != self.next_step:
+                self._asking.jump()
             self.next_step = step
             if self.stop_step is None or step < self.stop_step:
                 with suppress(ServiceClosedError):  # the next request finds the daemon again

@@ -93,6 +93,10 @@ class Lane:
         self._advance()
         return member
 
+    def is_blocked_by(self, consumer: int, step: int) -> bool:
+        """Whether `step` cannot be in the window before the member releases what it holds."""
+        return any(held + self.prefetch <= step for held in self.members[consumer].leases.values())
+
     def want(self, consumer: int, step: int, demanded: bool) -> None:
         """The member asks for `step`, which is its position then: what it skips is as if released."""
         member = self.members[consumer]

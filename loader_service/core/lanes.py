@@ -89,15 +89,16 @@ class StreamLanes:
         self.consumers[consumer] = opened
         return position
 
-    def ask(self, consumer: int, step: int, *, demanded: bool = True) -> Answer | None:
+    def ask(self, consumer: int, step: int, *, demanded: bool = True, jumps: bool = False) -> Answer | None:
         """The consumer wants `step`: the answer if it stands ready, else None and it comes from a later event.
 
-        demanded: it cannot go on without it, so that others who keep it from being built are to blame. Raises
-        ConsumerClosedError, EvictedError, and what memory raises: then the consumer is open and may ask again.
+        demanded: it cannot go on without it, so others who keep it from being built are to blame; jumps: rather into
+        another lane than to wait for what it holds itself. Raises ConsumerClosedError, EvictedError, and what memory
+        raises: then the consumer is open and may ask again.
         """
         asking = self._open_one(consumer)
         lane = asking.lane
-        if lane is None or not self._stays(asking, lane, step):
+        if lane is None or (jumps and lane.is_blocked_by(consumer, step)) or not self._stays(asking, lane, step):
             lane = self._change(consumer, asking, step)
         lane.want(consumer, step, demanded)
         asking.position = step

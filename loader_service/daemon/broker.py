@@ -216,7 +216,7 @@ class Broker:
         self._end_leases(number, keep=message.holds)
         self._forget_if_done(number)
         consumer.waiting = None
-        answer = consumer.stream.lanes.ask(number, message.step, demanded=message.demanded)
+        answer = consumer.stream.lanes.ask(number, message.step, demanded=message.demanded, jumps=True)
         consumer.waiting = (identity, message.request)
         consumer.next_step, consumer.left = message.step + 1, message.steps - 1
         if answer is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import loader_client
 from loader_client import Client, Consumer
 from loader_service.errors import HoldLimitError, ReleasedError
-from tests.e2e.harness import eventually, service, stream_status
+from tests.e2e.harness import digests, eventually, service, stream_status
 from tests.e2e.streams import slow, small
 
 
@@ -78,6 +78,26 @@ def test_a_view_outlives_the_daemon() -> None:
         daemon.stop()
         consumer.close()
         np.testing.assert_array_equal(kept, small().build(0)["images"])
+
+
+@pytest.mark.parametrize("prefetch", [3, 4, 8])
+def test_a_view_that_is_kept_is_in_the_way_of_no_step_after_a_seek(prefetch: int) -> None:
+    """Forwards and back, near and far: a whole window of steps each."""
+    with (
+        service("small", prefetch=prefetch) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s", hold_timeout_s=1.0) as consumer,
+    ):
+        _advance(consumer, 10)
+        view = consumer.get(10)["images"]
+        kept = view.copy()
+        expected = digests(small(), 0, 60)
+        for start in (10 + prefetch, 40, 0, 9, 10, 30):
+            consumer.seek(start)
+            for step in range(start, start + prefetch):
+                with next(consumer) as batch:
+                    assert (batch.step, batch.digest()) == (step, expected[step])
+        np.testing.assert_array_equal(view, kept)
 
 
 def test_the_slot_is_built_again_as_soon_as_the_last_view_dies() -> None:
