@@ -103,6 +103,7 @@ EVENTS: dict[str, tuple[int, Event]] = {
     ),
     "asks": (60, to_consumer(ask_the_next)),
     "asks ahead": (25, to_consumer(lambda world, consumer, _: world.ask(consumer, demanded=False))),
+    "jumps": (4, to_consumer(lambda world, consumer, _: world.ask(consumer, jumps=True))),
     "demands": (12, to_consumer(lambda world, consumer, _: world.demand(consumer))),
     "asks within the window": (3, to_consumer(ask_within_window)),
     "asks when put out": (1, ask_when_put_out),

@@ -38,16 +38,20 @@ class World(Workers):
         self.check()
         return consumer
 
-    def ask(self, consumer: int, step: int | None = None, *, demanded: bool = True) -> Answer | None:
+    def ask(
+        self, consumer: int, step: int | None = None, *, demanded: bool = True, jumps: bool = False
+    ) -> Answer | None:
         """Ask for `step`, by default the next one. Raises MemoryLimitError, then it may ask again, and EvictedError."""
         step = self.position[consumer] if step is None else step
         lane, was_split = self.lane_of(consumer), self.lanes.consumers[consumer].split
         had_room = self.takes(self.prefetch) and not self.limits.max_lanes
         goes_to = None if lane is None else self._goes_on_in(consumer, lane, step)
+        if lane is not None and jumps and self._is_in_its_own_way(consumer, lane, step):
+            goes_to, self.tally["jumped"] = None, self.tally["jumped"] + 1
         self.position[consumer] = step
         self._stop_waiting(consumer)
         try:
-            answer = self.lanes.ask(consumer, step, demanded=demanded)
+            answer = self.lanes.ask(consumer, step, demanded=demanded, jumps=jumps)
         except EvictedError:
             assert was_split
             assert not had_room
@@ -210,6 +214,12 @@ class World(Workers):
         met = next((other for other in self.occupied() if step in other.window), lane)
         waits = any(self.terms[name].pace.waits for name in met.members)
         return met if met.name < lane.name and (self.terms[consumer].pace.waits or not waits) else lane
+
+    @staticmethod
+    def _is_in_its_own_way(consumer: int, lane: Lane, step: int) -> bool:
+        """Whether the window cannot come to `step` before the member releases something."""
+        leased = lane.members[consumer].leases.values()
+        return bool(leased) and min(leased) + lane.prefetch <= step
 
     def _is_put_out(self, consumer: int) -> None:
         """What it reads stays with it for ever, and no lease is on it any more."""

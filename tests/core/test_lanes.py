@@ -17,7 +17,7 @@ from tests.core.lanes_events import EVENTS, PREFETCH, claim_all, happen, sorted_
 from tests.core.lanes_model import World
 
 HAPPENS = {"Grant", "Failure", "refused", "replaced", "shared", "split", "merged", "evicted", "live"}
-HAPPENS |= {"retuned up", "retuned down", "waits for a spare"}
+HAPPENS |= {"jumped", "retuned up", "retuned down", "waits for a spare"}
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -111,6 +111,32 @@ def test_the_next_step_beyond_the_window_waits_for_the_oldest_lease() -> None:
     world.settle()
     assert world.delivered[consumer] == [0, 1, 2]
     assert len(world.pool) == 2
+
+
+def test_a_jump_to_it_finds_another_lane_and_what_is_held_stays_as_it_is() -> None:
+    world = World(2, 8)
+    consumer = world.open(0)
+    first, second = take(world, consumer), take(world, consumer)
+    assert world.ask(consumer, jumps=True) is None
+    world.settle()
+    assert world.delivered[consumer] == [0, 1, 2]
+    assert {grant.segment for _, grant in world.views.values()} > {first.segment, second.segment}
+    assert len(world.occupied()) == 1
+    for lease in (first.lease, second.lease):
+        world.release(consumer, lease)
+    world.end()
+
+
+def test_a_jump_stays_where_nothing_that_is_held_is_in_its_way() -> None:
+    world = World(3, 3)
+    consumer = world.open(0)
+    take(world, consumer)
+    lane = world.lane_of(consumer)
+    for _ in range(2):
+        world.ask(consumer, jumps=True)
+        world.settle()
+    assert world.lane_of(consumer) is lane
+    assert world.delivered[consumer] == [0, 1, 2]
 
 
 def test_the_step_that_a_consumer_waits_for_is_claimed_first_then_those_nearest_to_a_base() -> None:

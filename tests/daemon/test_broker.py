@@ -211,6 +211,20 @@ def test_the_end_of_a_client_frees_what_it_kept() -> None:
         assert [client.identity for client in desk.clients] == [identity(2)]
 
 
+def test_a_get_of_just_the_step_that_was_asked_for_ahead_does_not_wait_for_what_is_held() -> None:
+    """What the daemon has sent ahead was not taken: for the client that step is a jump."""
+    desk = Desk(prefetch=3)
+    consumer = desk.open()
+    desk.get(consumer, 0, steps=100)
+    for _ in range(3):
+        desk.build()
+    kept = next(reply.lease for _, reply in desk.sent if isinstance(reply, Ready) and reply.step == 0)
+    assert [reply.step for _, reply in desk.sent if isinstance(reply, Ready)] == [0, 1, 2]
+    assert desk.say(1, Get(9, consumer, 3, 1, [kept], True)) == []
+    desk.build()
+    assert desk.ready([reply for _, reply in desk.sent[-1:]]).step == 3
+
+
 def test_a_request_that_memory_refuses_changes_nothing() -> None:
     """Another ring is needed, to open far away and to seek there; both consumers are as they were."""
     desk = Desk(limit_bytes=3 * PAGE)
