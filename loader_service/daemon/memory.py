@@ -76,17 +76,16 @@ def _reserve(path: Path, nbytes: int, access: Access) -> int:
 
 def _open_own(path: Path) -> int:
     """A descriptor of the file there; FileNotFoundError where somebody has removed ours, and perhaps taken its name."""
+    gone = FileNotFoundError(errno.ENOENT, "its name is not its own any more", str(path))
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        raise FileNotFoundError(errno.ENOENT, "its name is not its own any more", str(path)) from error
+        raise (error if error.errno in (errno.EMFILE, errno.ENFILE) else gone) from None
     found = os.fstat(fd)
     if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
         return fd
     os.close(fd)
-    raise FileNotFoundError(errno.ENOENT, "its name is not its own any more", str(path))
+    raise gone
 
 
 def _unlink(memory: SharedMemory) -> None:

@@ -148,50 +148,41 @@ class Service:
 
     def _handle(self, identity_: bytes, message: Message) -> None:
         assert self._broker is not None  # the socket is bound after it exists
-        if isinstance(message, Hello):
-            self._front.send(identity_, self._greet(identity_, message))
-        elif isinstance(message, Status):
-            self._front.send(identity_, Report(message.request, self.report(message.builds)))
-        elif isinstance(message, Tune):
-            self._front.send(identity_, self._tune(message))
-        elif isinstance(message, Stop):
-            self._front.send(identity_, self._told_to_stop(message))
-        else:
+        if not isinstance(message, Hello | Status | Tune | Stop):
             self._broker.handle(identity_, message)
+            return
+        try:
+            reply = self._reply(identity_, message)
+        except LoaderServiceError as error:
+            reply = Error(message.request, error.to_record())
+        self._front.send(identity_, reply)
 
     def _handled(self) -> None:
         assert self._broker is not None  # the socket is bound after it exists
         self._broker.pump()
 
-    def _greet(self, identity_: bytes, message: Hello) -> Welcome | Error:
+    def _reply(self, identity_: bytes, message: Hello | Status | Tune | Stop) -> Message:
         assert self._broker is not None  # the socket is bound after it exists
-        try:
+        if isinstance(message, Hello):
             self._clients.greet(identity_, message)
-        except LoaderServiceError as error:
-            return Error(message.request, error.to_record())
-        names = list(self._broker.streams)
-        return Welcome(message.request, os.getpid(), pid_namespace(), names, self._clients.incarnation)
-
-    def _told_to_stop(self, message: Stop) -> Done | Error:
-        try:
-            self._clients.check_meant(message)
-        except LoaderServiceError as error:
-            return Error(message.request, error.to_record())
-        self.stop("`loader-service stop`")
+            names = list(self._broker.streams)
+            return Welcome(message.request, os.getpid(), pid_namespace(), names, self._clients.incarnation)
+        if isinstance(message, Status):
+            return Report(message.request, self.report(message.builds))
+        self._clients.check_meant(message)
+        if isinstance(message, Tune):
+            self._tune(message)
+        else:
+            self.stop("`loader-service stop`")
         return Done(message.request)
 
-    def _tune(self, message: Tune) -> Done | Error:
+    def _tune(self, message: Tune) -> None:
         assert self._broker is not None  # the socket is bound after it exists
-        try:
-            self._clients.check_meant(message)
-            config = retuned(self._config, message.stream, message.settings)
-            apply(config, list(self._broker.streams.values()), self._supervisor, self._allocator)
-        except LoaderServiceError as error:
-            return Error(message.request, error.to_record())
+        config = retuned(self._config, message.stream, message.settings)
+        apply(config, list(self._broker.streams.values()), self._supervisor, self._allocator)
         self._config = config
         of_stream = f" of stream {message.stream}" if message.stream else ""
         _log.info("set %s%s", message.settings, of_stream, extra={"stream": message.stream or None})
-        return Done(message.request)
 
     def _ping(self) -> None:
         for client in self._clients.unsure():
