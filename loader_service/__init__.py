@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loader_service.core.batch import Batch
-    from loader_service.core.collate import ImageBatchCollator, PadCollator, StackCollator
-    from loader_service.core.difference import explain_difference
-    from loader_service.core.sample import Dataset, ImageSample
-    from loader_service.core.samplers import BucketedSampler, MixingSampler, SequentialSampler, ShuffledSampler
-    from loader_service.core.stream import Stream
+    from loader_service.contract.batch import Batch
+    from loader_service.contract.collate import ImageBatchCollator, PadCollator, StackCollator
+    from loader_service.contract.difference import explain_difference
+    from loader_service.contract.sample import Dataset, ImageSample
+    from loader_service.contract.samplers import BucketedSampler, MixingSampler, SequentialSampler, ShuffledSampler
+    from loader_service.contract.stream import Stream
     from loader_service.loader import Loader
     from loader_service.local import LocalService
 
@@ -39,20 +39,20 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Batch": "core.batch",
-    "BucketedSampler": "core.samplers",
-    "Dataset": "core.sample",
-    "ImageBatchCollator": "core.collate",
-    "ImageSample": "core.sample",
+    "Batch": "contract.batch",
+    "BucketedSampler": "contract.samplers",
+    "Dataset": "contract.sample",
+    "ImageBatchCollator": "contract.collate",
+    "ImageSample": "contract.sample",
     "Loader": "loader",
     "LocalService": "local",
-    "MixingSampler": "core.samplers",
-    "PadCollator": "core.collate",
-    "SequentialSampler": "core.samplers",
-    "ShuffledSampler": "core.samplers",
-    "StackCollator": "core.collate",
-    "Stream": "core.stream",
-    "explain_difference": "core.difference",
+    "MixingSampler": "contract.samplers",
+    "PadCollator": "contract.collate",
+    "SequentialSampler": "contract.samplers",
+    "ShuffledSampler": "contract.samplers",
+    "StackCollator": "contract.collate",
+    "Stream": "contract.stream",
+    "explain_difference": "contract.difference",
 }
 """Where each public name lives."""
 

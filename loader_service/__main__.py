@@ -2,7 +2,7 @@
 
 import sys
 
-from loader_service.cli import main
+from loader_service.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

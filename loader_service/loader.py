@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from loader_service.core.batch import Batch
-from loader_service.core.buffers import BufferPool
-from loader_service.core.shards import Shard
-from loader_service.core.steps import checked_span, checked_step
-from loader_service.core.stream import Stream
+from loader_service.contract.batch import Batch
+from loader_service.contract.buffers import BufferPool
+from loader_service.contract.checks import checked_span, checked_step
+from loader_service.contract.shards import Shard
+from loader_service.contract.stream import Stream
 
 __all__ = ["Loader"]
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import msgspec
 
-from loader_service.daemon.config import Config
+from loader_service.daemon.config.load import Config
 from loader_service.errors import ConfigurationError, WorkerStartError, from_record
 from loader_service.wire.endpoint import make_private_directory, runtime_directory
 
@@ -112,7 +112,7 @@ class LocalService:
         except TypeError as error:
             raise ConfigurationError(f"`args` hold what a file could not hold: {error}; pass plain values") from None
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "loader_service.daemon.embedded", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "loader_service.daemon.server.embedded", str(theirs.fileno())]
         with theirs:
             self._connection = ours
             self._process = subprocess.Popen(

@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 
 from benchmarks.soak.plan import Kind
-from benchmarks.soak.room import Room
 from benchmarks.soak.run import Options, Outcome, soak
+from benchmarks.soak.shm_filler import Room
 from benchmarks.soak.vitals import Vitals
 
 _INTERRUPTED = 130

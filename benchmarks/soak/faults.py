@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
-from benchmarks.soak.crowd import Crowd
-from benchmarks.soak.keeper import Keeper
-from benchmarks.soak.ledger import Ledger
+from benchmarks.soak.consumer_pool import Crowd
+from benchmarks.soak.daemon_runner import Keeper
+from benchmarks.soak.digest_checker import Ledger
 from benchmarks.soak.plan import Fault, Kind
-from benchmarks.soak.room import Room
 from benchmarks.soak.setting import RINGS
+from benchmarks.soak.shm_filler import Room
 from benchmarks.soak.vitals import parent_of
 from loader_client import Client
 from loader_service.errors import MemoryLimitError, ServiceClosedError, SharedMemoryError

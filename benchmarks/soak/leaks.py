@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soak.keeper import MARK, Life
+from benchmarks.soak.daemon_runner import MARK, Life
 from benchmarks.soak.setting import PREFETCH, TUNED, WORKERS
 from benchmarks.soak.vitals import Vitals, processes_with, vitals
 from loader_client import Client

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import loader_client
-from benchmarks.soak.crowd import Crowd
+from benchmarks.soak.consumer_pool import Crowd
+from benchmarks.soak.daemon_runner import Keeper
+from benchmarks.soak.digest_checker import Ledger
 from benchmarks.soak.faults import Injector
-from benchmarks.soak.keeper import Keeper
 from benchmarks.soak.leaks import at_rest, left_behind
-from benchmarks.soak.ledger import Ledger
 from benchmarks.soak.plan import Kind, plan
-from benchmarks.soak.room import Room
 from benchmarks.soak.setting import CONSUMERS, RINGS, configuration, stream
+from benchmarks.soak.shm_filler import Room
 from benchmarks.soak.vitals import Vitals, vitals
 from loader_client import Client
 from loader_service.errors import LoaderServiceError, ServiceClosedError

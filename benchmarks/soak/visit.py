@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 from benchmarks.soak.setting import LEAST_PREFETCH, STREAM
 from loader_client import Client, Consumer
-from loader_service.core.batch import Batch
+from loader_service.contract.batch import Batch
 
 __all__ = ["Kept", "Visit", "Wandering"]
 

@@ -10,6 +10,6 @@ Needs numpy, pyzmq and msgpack only.
 
 from loader_client.connection import Client, connect
 from loader_client.consumer import Consumer
-from loader_service.core.batch import Batch
+from loader_service.contract.batch import Batch
 
 __all__ = ["Batch", "Client", "Consumer", "connect"]

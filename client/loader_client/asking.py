@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from loader_client.batch import LeasedMemory, leased_batch
 from loader_client.channel import LOOK_S
-from loader_client.gateway import Opening, Plan
+from loader_client.daemon_connection import OpenedStream, OpenOptions
 from loader_client.session import Session
-from loader_service.core.batch import Batch
+from loader_service.contract.batch import Batch
 from loader_service.errors import HoldLimitError, IntegrityError, LoaderServiceError, SharedMemoryError
 from loader_service.wire.messages import Close, Demand, Done, Get, Ready
 from loader_service.wire.segment import Segment
@@ -49,7 +49,7 @@ class Asking:
     prefetch: P, as the daemon last said it; hold: how many batches may be alive; at_limit: the last poll found them so.
     """
 
-    def __init__(self, opening: Opening, session: Session, plan: Plan) -> None:
+    def __init__(self, opening: OpenedStream, session: Session, plan: OpenOptions) -> None:
         self.prefetch, self.hold = opening.opened.prefetch, opening.opened.hold
         self.at_limit = False
         self._number, self._channel, self._owner = opening.number, opening.channel, opening.owner

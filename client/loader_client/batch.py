@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from loader_service.core.batch import Batch
-from loader_service.core.shards import Shard
+from loader_service.contract.batch import Batch
+from loader_service.contract.shards import Shard
 from loader_service.errors import ProtocolError
 from loader_service.wire.layouts import unpack_layout
 from loader_service.wire.messages import Ready

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from loader_client.consumer import Consumer
-from loader_client.gateway import Gateway, Plan
-from loader_service.core.shards import Shard
-from loader_service.core.steps import checked_span
+from loader_client.daemon_connection import DaemonConnection, OpenOptions
+from loader_service.contract.checks import checked_span
+from loader_service.contract.shards import Shard
 from loader_service.errors import ArgumentError
 from loader_service.wire.endpoint import default_endpoint
 from loader_service.wire.messages import Done, Report, Status, Stop, Tune
@@ -37,7 +37,7 @@ class Client:
     def __init__(self, endpoint: str, timeout_s: float, reconnect_s: float) -> None:
         self.endpoint = endpoint
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self._gateway = Gateway(endpoint, timeout_s, reconnect_s)
+        self._gateway = DaemonConnection(endpoint, timeout_s, reconnect_s)
         self._closed = False
         try:
             self._gateway.greet()
@@ -79,7 +79,7 @@ class Client:
         start, stop = checked_span(0 if live else start_step, stop_step)
         terms = (_microseconds("patience_s", patience_s), _checked_hold(hold))
         _microseconds("hold_timeout_s", hold_timeout_s)
-        plan = Plan(stream, pace, *terms, _checked_shard(shard), hold_timeout_s)
+        plan = OpenOptions(stream, pace, *terms, _checked_shard(shard), hold_timeout_s)
         consumer = Consumer(self._gateway, plan, None if live else start, stop, self)
         self._consumers.add(consumer)
         return consumer

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from loader_client.reading import Reading
-from loader_service.core.batch import Batch
-from loader_service.core.difference import explain_difference
-from loader_service.core.steps import checked_step
+from loader_service.contract.batch import Batch
+from loader_service.contract.checks import checked_step
+from loader_service.contract.difference import explain_difference
 from loader_service.errors import (
     ArgumentError,
     ServiceClosedError,

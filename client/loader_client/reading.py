@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any
 
 from loader_client.asking import HOLD_POLL_S, Asking
-from loader_client.gateway import Gateway, Opening, Plan
-from loader_service.core.batch import Batch
-from loader_service.core.difference import explain_difference
-from loader_service.core.steps import checked_step
+from loader_client.daemon_connection import DaemonConnection, OpenedStream, OpenOptions
+from loader_service.contract.batch import Batch
+from loader_service.contract.checks import checked_step
+from loader_service.contract.difference import explain_difference
 from loader_service.errors import (
     BuildError,
     ConsumerClosedError,
@@ -33,7 +33,7 @@ class Reading:
     """One open stream of one client, at the daemon of now. stop_step: nothing is asked for ahead from there on."""
 
     def __init__(
-        self, gateway: Gateway, plan: Plan, start_step: int | None, stop_step: int | None, owner: object
+        self, gateway: DaemonConnection, plan: OpenOptions, start_step: int | None, stop_step: int | None, owner: object
     ) -> None:
         self._ended: str | None = "it was never opened"
         self.stream, self.shard, self.stop_step = plan.stream, plan.shard, stop_step
@@ -47,7 +47,7 @@ class Reading:
         self.fingerprint, self.description = opened.fingerprint, opened.description
         self._ended = None
 
-    def _adopt(self, opening: Opening) -> None:
+    def _adopt(self, opening: OpenedStream) -> None:
         self._opening = opening
         self._asking = Asking(opening, self._gateway.session, self._plan)
 

@@ -5,7 +5,7 @@ Importing this package needs numpy only; Pillow is imported when a dataset that 
 
 from __future__ import annotations
 
-from loader_service.core.sample import Dataset
+from loader_service.contract.sample import Dataset
 from loader_service.data.concat import ConcatDataset
 from loader_service.data.synthetic import SyntheticLines, synthetic_lines
 from loader_service.data.text_images import TextLineImages, text_line_images

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.core.sample import Dataset
+from loader_service.contract.sample import Dataset
 from loader_service.errors import ArgumentError
 
 __all__ = ["ConcatDataset"]

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.core.augment import GainOffset
-from loader_service.core.collate import ImageBatchCollator
-from loader_service.core.rng import SampleRng, counter_block, derive, derive_slots
-from loader_service.core.rng_array import RngArray
-from loader_service.core.sample import ImageSample
-from loader_service.core.samplers import ShuffledSampler
-from loader_service.core.stream import Stream
+from loader_service.contract.augment import GainOffset
+from loader_service.contract.collate import ImageBatchCollator
+from loader_service.contract.rng import SampleRng, counter_block, derive, derive_slots
+from loader_service.contract.rng_array import RngArray
+from loader_service.contract.sample import ImageSample
+from loader_service.contract.samplers import ShuffledSampler
+from loader_service.contract.stream import Stream
 from loader_service.errors import ArgumentError
 
 __all__ = ["SyntheticLines", "synthetic_lines"]

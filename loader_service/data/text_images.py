@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.core.collate import ImageBatchCollator
-from loader_service.core.sample import ImageSample
-from loader_service.core.samplers import ShuffledSampler
-from loader_service.core.stream import Stream
+from loader_service.contract.collate import ImageBatchCollator
+from loader_service.contract.sample import ImageSample
+from loader_service.contract.samplers import ShuffledSampler
+from loader_service.contract.stream import Stream
 from loader_service.errors import ArgumentError, ConfigurationError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgpack
 
-from loader_service.core.layout import Layout
+from loader_service.contract.layout import Layout
 from loader_service.errors import ProtocolError
 
 __all__ = ["pack_layout", "unpack_layout"]

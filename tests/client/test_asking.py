@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from loader_client.asking import Asking
-from loader_client.gateway import Opening, Plan
+from loader_client.daemon_connection import OpenedStream, OpenOptions
 from loader_client.session import Session
-from loader_service.core.shards import Shard
+from loader_service.contract.shards import Shard
 from loader_service.errors import IntegrityError, ServiceClosedError, ServiceUnavailableError, SharedMemoryError
 from loader_service.wire.messages import Demand, Get, Message, Opened, Ready
 
@@ -50,7 +50,7 @@ def asking(channel: FakeChannel, tmp_path: Any) -> Iterator[Asking]:
     session = Session(f"ipc://{tmp_path}/nobody.sock")
     opened = Opened(1, 12, 8, 2, 100, "f", {})
     fake: Any = channel
-    yield Asking(Opening(7, opened, fake, 0, os.geteuid()), session, Plan("s", "split", 0, 0, Shard(), 5.0))
+    yield Asking(OpenedStream(7, opened, fake, 0, os.geteuid()), session, OpenOptions("s", "split", 0, 0, Shard(), 5.0))
     session.close()
 
 

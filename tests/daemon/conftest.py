@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from loader_service.daemon.hangs import Timeouts
-from tests.daemon.crew import Begin, Crew
+from loader_service.daemon.workers.watchdog import Timeouts
+from tests.daemon.workers.worker_harness import Begin, WorkerHarness
 
 
 @pytest.fixture
 def crew() -> Iterator[Begin]:
     """Starts workers; none of them, ready or stuck, outlives the test."""
-    made: list[Crew] = []
+    made: list[WorkerHarness] = []
 
-    def start(factory: str = "small", count: int = 1, timeouts: Timeouts | None = None, **args: Any) -> Crew:
-        made.append(Crew(factory, count, args, timeouts))
+    def start(factory: str = "small", count: int = 1, timeouts: Timeouts | None = None, **args: Any) -> WorkerHarness:
+        made.append(WorkerHarness(factory, count, args, timeouts))
         made[-1].supervisor.spawn_all()
         return made[-1]
 

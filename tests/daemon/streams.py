@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from loader_service import Stream
-from loader_service.core.collate import ImageBatchCollator
-from loader_service.core.rng import SampleRng
+from loader_service.contract.collate import ImageBatchCollator
+from loader_service.contract.rng import SampleRng
 from loader_service.data import synthetic_lines
 
 __all__ = [

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader_service.core.fingerprint import describe
+from loader_service.contract.fingerprint import describe
 from loader_service.data import ConcatDataset, SyntheticLines
 from loader_service.errors import ArgumentError
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loader_service.core.collate import ImageBatchCollator
-from loader_service.core.rng import SampleRng, derive
-from loader_service.core.sample import ImageSample
-from loader_service.core.samplers import ShuffledSampler
+from loader_service.contract.collate import ImageBatchCollator
+from loader_service.contract.rng import SampleRng, derive
+from loader_service.contract.sample import ImageSample
+from loader_service.contract.samplers import ShuffledSampler
 from loader_service.data import SyntheticLines, synthetic_lines
 from loader_service.errors import ArgumentError
 

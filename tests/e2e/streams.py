@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from loader_service import ImageBatchCollator, ImageSample, ShuffledSampler, StackCollator, Stream
-from loader_service.core.samplers import SequentialSampler
+from loader_service.contract.samplers import SequentialSampler
 from loader_service.data import synthetic_lines
 
 __all__ = [

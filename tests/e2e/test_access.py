@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import loader_client
-from loader_service.daemon.access import Access
+from loader_service.daemon.server.permissions import Permissions
 from loader_service.errors import ConfigurationError, EndpointError
 from tests.e2e.harness import ROOT, digests
 from tests.e2e.serving import segments, serving
@@ -82,7 +82,7 @@ def test_another_user_of_the_group_reads_and_one_who_is_not_in_it_does_not() -> 
 
 def test_a_group_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"\[server\] group is 'no-such-group', and this machine has no such"):
-        Access.of("no-such-group")
+        Permissions.of("no-such-group")
 
 
 def test_a_group_that_the_user_is_not_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,15 +91,15 @@ def test_a_group_that_the_user_is_not_in_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "getegid", lambda: gid + 1)
     monkeypatch.setattr(os, "getgroups", list)
     with pytest.raises(ConfigurationError, match=f"group is {name!r}, and the daemon's user 4321 is not in it"):
-        Access.of(name)
+        Permissions.of(name)
     monkeypatch.setattr(os, "getgroups", lambda: [gid])
-    assert Access.of(name).gid == gid
+    assert Permissions.of(name).gid == gid
 
 
 def test_a_group_needs_a_directory_that_it_can_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(EndpointError, match=r"cannot enter .*; give \[server\] endpoint .* that they can reach"):
-        Access(1, "daemon").make_directory(tmp_path / "loader-service")
+        Permissions(1, "daemon").make_directory(tmp_path / "loader-service")
     assert not (tmp_path / "loader-service").exists()
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loader_service.demo import run
-from loader_service.demo.run import DemoOptions, run_demo
+from loader_service.cli.demo import run
+from loader_service.cli.demo.run import DemoOptions, run_demo
 from tests.e2e.harness import ROOT
 
 
@@ -20,7 +20,7 @@ def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_demo_on_a_file_agrees_and_draws_a_batch(tmp_path: Path) -> None:
     picture = tmp_path / "grid.png"
-    source = str(ROOT / "loader_service" / "core" / "rng.py")
+    source = str(ROOT / "loader_service" / "contract" / "rng.py")
     done = _demo("--steps", "25", "--batch-size", "5", "--save-grid", str(picture), source)
     assert (done.returncode, done.stderr) == (0, "")
     assert "each of the 25 steps was built once for 2 consumers" in done.stdout
@@ -34,7 +34,7 @@ def test_the_demo_says_so_where_digests_differ(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "digest_batches", lambda batches, progress: "0" * 64)
-    source = str(ROOT / "loader_service" / "core" / "rng.py")
+    source = str(ROOT / "loader_service" / "contract" / "rng.py")
     assert run_demo(DemoOptions(files=(source,), steps=3, batch_size=5)) == 1
     assert "THE DIGESTS DIFFER" in capsys.readouterr().out
 

@@ -96,7 +96,7 @@ def test_a_full_disk_under_the_log_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_under_the_output_changes_nothing(tmp_path: Path) -> None:
-    command = ["import sys; from loader_service.cli import main; sys.exit(main(['serve', sys.argv[1]]))"]
+    command = ["import sys; from loader_service.cli.main import main; sys.exit(main(['serve', sys.argv[1]]))"]
     path = tmp_path / "loader.toml"
     path.write_text("[server]\nworkers = 1\n[streams.s]\nfactory = 'tests.e2e.streams:small'\n")
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}

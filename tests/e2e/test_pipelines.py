@@ -11,7 +11,7 @@ import pytest
 
 import loader_client
 from loader_service import LocalService
-from loader_service.daemon.config import Config
+from loader_service.daemon.config.load import Config
 from loader_service.data.pskd import pipeline_stream, write
 from loader_service.errors import ConfigurationError, FactoryError
 from tests.e2e.harness import ROOT, digests
@@ -50,7 +50,7 @@ def test_mistakes_are_told_where_they_are(tmp_path: Path) -> None:
 
 
 def test_the_text_demo_agrees() -> None:
-    source = str(ROOT / "loader_service" / "core" / "lanes.py")
+    source = str(ROOT / "loader_service" / "contract" / "augment.py")
     command = [sys.executable, "-m", "loader_service", "demo", "--text", "--steps", "9", "--batch-size", "4", source]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")

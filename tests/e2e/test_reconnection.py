@@ -189,7 +189,7 @@ def test_who_is_told_that_the_daemon_is_gone_changes_nothing_at_the_next_one(
 def test_a_daemon_whose_process_cannot_be_seen_is_missed_by_its_connection(
     restartable: _Restartable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loader_client.gateway.pid_namespace", lambda: 1)  # as in another container
+    monkeypatch.setattr("loader_client.daemon_connection.pid_namespace", lambda: 1)  # as in another container
     with loader_client.connect(restartable.endpoint, reconnect_s=60) as client, client.open("s", 0, 20) as consumer:
         seen = [next(consumer).digest()]
         assert client.status()["clients"] == 1

@@ -19,7 +19,7 @@ RUNS_DATA |= {"runpy", "imp", "yaml"}
 RUNNING = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
 RUNNING_ATTRIBUTES = {"recv_pyobj", "send_pyobj", "allow_pickle", "exec_module", "load_module", "execfile"}
 IMPORTERS = {
-    "loader_service/daemon/factory.py",  # the factories of the configuration, the only code that a daemon loads
+    "loader_service/daemon/workers/factory.py",  # the factories of the configuration, the only code that a daemon loads
     "loader_service/__init__.py",  # names of its own, when they are first used
     "loader_service/data/pskd/reader.py",  # a module of its own, when it is first used
 }
@@ -49,7 +49,7 @@ def called(path: Path) -> set[str]:
 def test_the_sources_are_found() -> None:
     assert len(SOURCES) > 80
     assert "msgpack" in imported(Path("loader_service/wire/protocol.py"))
-    assert "load_stream" in called(Path("loader_service/daemon/worker.py"))
+    assert "load_stream" in called(Path("loader_service/daemon/workers/main.py"))
     assert {str(path) for path in SOURCES} >= IMPORTERS
 
 

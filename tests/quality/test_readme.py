@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from loader_service.daemon.config import Config
+from loader_service.daemon.config.load import Config
 
 _ROOT = Path(__file__).resolve().parents[2]
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")

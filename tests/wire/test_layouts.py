@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader_service.core.layout import Layout, ragged
+from loader_service.contract.layout import Layout, ragged
 from loader_service.errors import ProtocolError
 from loader_service.wire.layouts import pack_layout, unpack_layout
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loader_service.core.fingerprint import describe, digest
-from loader_service.core.samplers.sampler import checked_indices, checked_int
+from loader_service.contract.fingerprint import describe, digest
+from loader_service.contract.samplers.sampler import checked_indices, checked_int
 from loader_service.data.content import content_digest
 from loader_service.data.pskd.layout import Layout, Leaf, Record, Tuple, idx_width
 from loader_service.data.pskd.reader import Reader, Reals

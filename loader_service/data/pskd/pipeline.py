@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.core.permutation import permute
-from loader_service.core.rng import derive
-from loader_service.core.samplers.sampler import checked_int, settle_int
+from loader_service.contract.permutation import permute
+from loader_service.contract.rng import derive
+from loader_service.contract.samplers.sampler import checked_int, settle_int
 
 __all__ = ["Pipeline", "shuffle_indices"]
 

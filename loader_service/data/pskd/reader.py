@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loader_service.core.samplers.sampler import checked_indices
+from loader_service.contract.samplers.sampler import checked_indices
 from loader_service.data.pskd.header import Header, check_encodings
 from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, fold, leaves
 from loader_service.data.pskd.types import layout_of

@@ -17,8 +17,8 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.core.collate import StackCollator
-from loader_service.core.stream import Stream
+from loader_service.contract.collate import StackCollator
+from loader_service.contract.stream import Stream
 from loader_service.data.pskd.dataset import PskdDataset
 from loader_service.data.pskd.pipeline import Pipeline
 from loader_service.errors import ArgumentError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from loader_service.cli import main
+from loader_service.cli.main import main
 from loader_service.data.pskd import DataError, Enc, Reader, write, write_encoded
 from loader_service.data.pskd.convert import ConvertOptions, import_samples
 from loader_service.data.pskd.diff import diff

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loader_service.cli import main
+from loader_service.cli.main import main
 from loader_service.data.pskd import Enc, Reader, char_vocab, encode, lm_windows, parse_type, write, write_encoded
 from loader_service.data.pskd.diff import diff
 

@@ -1,0 +1,260 @@
+"""Augmentations: callables that edit one image in place with the random numbers of its slot (section 4).
+
+Owns the few that people use on line images. Invariant: what is written depends on the image, the fields and the
+generator alone, and every operation is rounded to float32, so the bits are the same on every machine. Each draws
+its numbers first (`draw`, from one generator or from many at once, with the same bits) and then edits any [C, H, W]
+view (`apply`). They fail at construction only, with ArgumentError.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.contract.buffers import scratch
+from loader_service.contract.rng import SampleRng, counter_block
+from loader_service.contract.rng_array import RngArray
+from loader_service.errors import ArgumentError
+
+__all__ = ["Blur", "Compose", "Erase", "GainOffset", "Noise", "Shear"]
+
+Image = NDArray[np.float32]
+Drawn = tuple[Any, ...]
+"""The numbers of one image (numpy scalars), or arrays with those of many."""
+
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+_EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
+_ADD_LANES = np.uint64(0x0001000100010001)
+_BYTE_SUM_MEAN = np.float32(8 * 127.5)
+_BYTE_SUM_DEVIATION = math.sqrt(8 * (2**16 - 1) / 12)  # correctly rounded everywhere
+
+
+class _Augmentation(ABC):
+    """Checks the fields of the dataclasses below, finite float32 numbers, and keeps them as floats.
+
+    draws: the length of `draw`'s answer.
+    """
+
+    __slots__ = ()
+    draws: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        for field in fields(cast(Any, self)):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+                raise ArgumentError(f"{field.name} is {value!r}; it must be a number")
+            if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
+                raise ArgumentError(f"{field.name} is {value!r}; it must be finite in float32")
+            object.__setattr__(self, field.name, float(value))  # one description, and float64 in all products
+
+    @abstractmethod
+    def draw(self, rng: SampleRng | RngArray) -> Drawn:
+        """The numbers that `apply` takes, of one generator or of many."""
+
+    @abstractmethod
+    def apply(self, image: Image, /, *drawn: Any) -> None:
+        """Edit `image`, float32 [C, H, W], any strides, in place."""
+
+    def __call__(self, image: Image, rng: SampleRng) -> None:
+        """Edit `image`, float32 [C, H, W], in place."""
+        self.apply(image, *self.draw(rng))
+
+
+def _check_range(name: str, value: float, high: float = 1.0) -> None:
+    if not 0 <= value <= high:
+        raise ArgumentError(f"{name} is {value}; it must lie in [0, {high:g}]")
+
+
+@dataclass(frozen=True, slots=True)
+class GainOffset(_Augmentation):
+    """A random contrast and brightness: one single for the gain, then one normal for the offset.
+
+    image = image · gain + offset, gain = gain_low + gain_span · single, offset = offset_deviation · normal.
+
+    >>> image = np.ones((1, 1, 2), np.float32)
+    >>> GainOffset()(image, SampleRng(key=0))
+    >>> image
+    array([[[1.1525433, 1.1525433]]], dtype=float32)
+    """
+
+    gain_low: float = 0.75
+    gain_span: float = 0.5
+    offset_deviation: float = 0.125
+
+    draws: ClassVar[int] = 2
+
+    def draw(self, rng: SampleRng | RngArray) -> Drawn:
+        gain = np.float32(self.gain_low) + np.float32(self.gain_span) * rng.next_single()
+        return gain, rng.next_normal() * np.float32(self.offset_deviation)
+
+    def apply(self, image: Image, /, *drawn: Any) -> None:
+        gain, offset = drawn
+        image *= gain
+        image += offset
+
+
+@dataclass(frozen=True, slots=True)
+class Noise(_Augmentation):
+    """Adds to every pixel a number of its own, about normal with this deviation (a sum of eight random bytes).
+
+    One u64 of the generator is the key of all pixels: pixel i, row-major, has the i-th output of SplitMix64 from it.
+    """
+
+    deviation: float = 0.05
+
+    draws: ClassVar[int] = 1
+
+    def draw(self, rng: SampleRng | RngArray) -> Drawn:
+        return (rng.next_u64(),)
+
+    def apply(self, image: Image, /, *drawn: Any) -> None:
+        room = scratch("noise room", (image.size,), np.uint64)
+        bits = counter_block(int(drawn[0]), scratch("noise bits", (image.size,), np.uint64), room)
+        noise = scratch("noise", image.shape)
+        noise[...] = _byte_sums(bits, room).reshape(image.shape)  # [C·H·W] -> [C, H, W]
+        noise -= _BYTE_SUM_MEAN
+        noise *= np.float32(self.deviation / _BYTE_SUM_DEVIATION)
+        image += noise
+
+
+def _byte_sums(bits: NDArray[np.uint64], half: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The sum of the eight bytes of each number, in place; `half` is room of the same size.
+
+    Neighbouring bytes are added in lanes of 16 bits, then a multiplication adds the four lanes up in the highest.
+    """
+    np.bitwise_and(bits, _EVEN_BYTES, out=half)
+    bits >>= np.uint64(8)
+    bits &= _EVEN_BYTES
+    bits += half
+    bits *= _ADD_LANES
+    bits >>= np.uint64(48)
+    return bits
+
+
+@dataclass(frozen=True, slots=True)
+class Blur(_Augmentation):
+    """Mixes each pixel with its left and right neighbours: weights a/2, 1 - a, a/2 with a = strength · single.
+
+    strength: in [0, 1]; the outermost columns count as their own neighbours.
+    """
+
+    strength: float = 0.5
+
+    draws: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _Augmentation.__post_init__(self)
+        _check_range("strength", self.strength)
+
+    def draw(self, rng: SampleRng | RngArray) -> Drawn:
+        return (np.float32(self.strength) * rng.next_single(),)
+
+    def apply(self, image: Image, /, *drawn: Any) -> None:
+        if not image.shape[2]:
+            return
+        left, right = scratch("blur left", image.shape), scratch("blur right", image.shape)
+        left[:, :, 1:], left[:, :, :1] = image[:, :, :-1], image[:, :, :1]
+        right[:, :, :-1], right[:, :, -1:] = image[:, :, 1:], image[:, :, -1:]
+        left += right
+        left *= drawn[0] * np.float32(0.5)
+        image *= np.float32(1.0) - drawn[0]
+        image += left
+
+
+@dataclass(frozen=True, slots=True)
+class Shear(_Augmentation):
+    """Slants a line: row y moves by slope · (H/2 - y) columns, slope uniform in ±largest, whole columns.
+
+    What comes in from outside is `fill`; the width stays. largest: in [0, 1000].
+    """
+
+    largest: float = 0.3
+    fill: float = 0.0
+
+    draws: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        _Augmentation.__post_init__(self)
+        _check_range("largest", self.largest, 1000.0)
+
+    def draw(self, rng: SampleRng | RngArray) -> Drawn:
+        return (np.float32(self.largest) * (rng.next_single() * np.float32(2.0) - np.float32(1.0)),)
+
+    def apply(self, image: Image, /, *drawn: Any) -> None:
+        _, height, width = image.shape
+        row = scratch("shear", (image.shape[0], width))
+        for y in range(height):
+            shift = int(np.rint(drawn[0] * np.float32(height / 2 - y)))
+            kept = max(width - abs(shift), 0)
+            from_left, to_left = max(-shift, 0), max(shift, 0)
+            row[...] = image[:, y]
+            image[:, y] = np.float32(self.fill)
+            image[:, y, to_left : to_left + kept] = row[:, from_left : from_left + kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(_Augmentation):
+    """Fills a random rectangle with `fill`: up to `largest` of the height and of the width, anywhere.
+
+    largest: in [0, 1].
+    """
+
+    largest: float = 0.25
+    fill: float = 0.0
+
+    draws: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        _Augmentation.__post_init__(self)
+        _check_range("largest", self.largest)
+
+    def draw(self, rng: SampleRng | RngArray) -> Drawn:
+        return tuple(rng.next_single() for _ in range(4))
+
+    def apply(self, image: Image, /, *drawn: Any) -> None:
+        _, height, width = image.shape
+        tall, wide, top, left = drawn
+        rows = int(tall * np.float32(self.largest * height))
+        columns = int(wide * np.float32(self.largest * width))
+        y, x = int(top * np.float32(height - rows)), int(left * np.float32(width - columns))
+        image[:, y : y + rows, x : x + columns] = np.float32(self.fill)
+
+
+class Compose:
+    """Several augmentations, one after the other, on the numbers of one generator. Raises ArgumentError.
+
+    >>> Compose(GainOffset(), Noise())
+    Compose(GainOffset(gain_low=0.75, gain_span=0.5, offset_deviation=0.125), Noise(deviation=0.05))
+    """
+
+    draws: int
+
+    def __init__(self, *augmentations: _Augmentation | Compose) -> None:
+        for one in augmentations:
+            if not all(hasattr(one, name) for name in ("draws", "draw", "apply")):
+                raise ArgumentError(f"{one!r} cannot be composed; it needs draws, draw and apply, as GainOffset has")
+        self.augmentations = augmentations
+        self.draws = sum(one.draws for one in augmentations)
+
+    def __repr__(self) -> str:
+        return f"Compose({', '.join(map(repr, self.augmentations))})"
+
+    def draw(self, rng: SampleRng | RngArray) -> Drawn:
+        """What each draws, flat and in order."""
+        return tuple(number for augmentation in self.augmentations for number in augmentation.draw(rng))
+
+    def apply(self, image: Image, /, *drawn: Any) -> None:
+        """Edit `image`, float32 [C, H, W], any strides, in place."""
+        first = 0
+        for augmentation in self.augmentations:
+            augmentation.apply(image, *drawn[first : first + augmentation.draws])
+            first += augmentation.draws
+
+    def __call__(self, image: Image, rng: SampleRng) -> None:
+        """Edit `image`, float32 [C, H, W], in place."""
+        self.apply(image, *self.draw(rng))

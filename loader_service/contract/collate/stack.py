@@ -1,0 +1,60 @@
+"""Samples of one fixed shape, stacked.
+
+Owns `StackCollator`. Fails with SlotError where a sample has other parts, shapes or dtypes than the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
+from loader_service.contract.collate.tree import INDICES, leaves, row_leaves
+from loader_service.contract.layout import Layout
+
+__all__ = ["StackCollator"]
+
+
+@dataclass(frozen=True)
+class StackCollator:
+    """Stacks arrays, numbers, and nested dicts, tuples and lists of them, along a new first axis.
+
+    Tensors: one [B, ...] for each leaf, in the sample's dtype, named by its path ("image", "meta.id", "0"), and indices
+    int64 [B]. name: that of a sample which is a lone array or number.
+    """
+
+    name: str = "data"
+    pads: ClassVar[Padding] = "nothing"
+
+    def plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
+        """The layout of `samples`. Raises SlotError."""
+        first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
+        expected = {path: (array.dtype, array.shape) for path, array in first.items()}
+        for row, sample in enumerate(samples):
+            _check(row, sample, self.name, expected)
+        tensors = [(path, dtype, (len(samples), *shape)) for path, (dtype, shape) in expected.items()]
+        return Layout.plan([*tensors, (INDICES, np.int64, (len(samples),))])
+
+    def write(self, samples: Sequence[Any], context: BatchContext, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Fill `tensors` (views of the planned layout, any old content)."""
+        tensors[INDICES][:] = context.indices
+        for row, sample in enumerate(samples):
+            for path, array in leaves(sample, self.name).items():
+                tensors[path][row] = array
+
+
+def _check(row: int, sample: Any, name: str, expected: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
+    found = {path: (array.dtype, array.shape) for path, array in row_leaves(row, sample, name).items()}
+    if found == expected:
+        return
+    if list(found) != list(expected):
+        problem = f"the sample has the parts {list(found)} and the first has {list(expected)}"
+    else:
+        path = next(path for path in found if found[path] != expected[path])
+        (dtype, shape), (first_dtype, first_shape) = found[path], expected[path]
+        problem = f"part {path!r} is {dtype}{list(shape)} and the first sample's is {first_dtype}{list(first_shape)}"
+    raise SlotError(row, ValueError(f"{problem}; all samples of a batch must agree"))

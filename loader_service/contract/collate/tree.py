@@ -1,0 +1,61 @@
+"""Samples that are trees: dicts, tuples and lists of arrays and numbers, nested as one likes.
+
+Owns `leaves` and `row_leaves`. Invariant: the leaves come in the order of the tree (a dict's keys as they stand in the
+sample), named by their path: {"image": a, "meta": {"id": b}} -> "image", "meta.id"; a tuple's parts are "0", "1", …
+
+A lone array or number is one leaf, named by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.contract.collate.collator import SlotError
+
+__all__ = ["INDICES", "leaves", "row_leaves"]
+
+INDICES = "indices"
+"""The tensor that every collator adds: the dataset indices of the rows."""
+
+
+def leaves(sample: Any, name: str) -> dict[str, NDArray[Any]]:
+    """Path -> array of each leaf of `sample`; `name` is that of a lone leaf. Raises TypeError, ValueError."""
+    found: dict[str, NDArray[Any]] = {}
+    _collect(sample, "", name, found)
+    if INDICES in found:
+        raise ValueError(f"the sample has a part named {INDICES!r}, which is the batch's own; rename it")
+    return found
+
+
+def row_leaves(row: int, sample: Any, name: str) -> dict[str, NDArray[Any]]:
+    """`leaves` of the sample of one row. Raises SlotError."""
+    try:
+        return leaves(sample, name)
+    except (TypeError, ValueError) as error:
+        raise SlotError(row, error) from error
+
+
+def _collect(part: Any, path: str, name: str, found: dict[str, NDArray[Any]]) -> None:
+    if isinstance(part, Mapping):
+        children = [(str(key), child) for key, child in part.items()]
+    elif isinstance(part, tuple | list):
+        children = [(str(place), child) for place, child in enumerate(part)]
+    else:
+        path = path or name
+        if path in found:
+            raise ValueError(f"the sample has two parts named {path!r}; rename one")
+        found[path] = _array(part, path)
+        return
+    for key, child in children:
+        _collect(child, f"{path}.{key}" if path else key, name, found)
+
+
+def _array(part: Any, path: str) -> NDArray[Any]:
+    array = np.asarray(part)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"part {path!r} is {type(part).__name__} of {array.dtype}; a batch holds numbers only")
+    return array

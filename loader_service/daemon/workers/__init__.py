@@ -1,0 +1,1 @@
+"""The processes that build batches, and what keeps them alive."""

@@ -1,0 +1,231 @@
+"""A worker process: builds the steps that it is told to, into the segments that it is told.
+
+Owns `Worker` and the process's `main`. Invariant: it changes no state but the bytes of the segment under build;
+steps come two ahead, so the next build never waits for the broker. It ends when its connection does. A step that
+cannot be built is an answer, not the end of the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from collections import deque
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loader_service.contract.batch import Batch
+from loader_service.contract.layout import Layout
+from loader_service.contract.stream import Stream
+from loader_service.daemon.workers.factory import load_stream
+from loader_service.daemon.workers.messages import (
+    Build,
+    Built,
+    Denied,
+    Explained,
+    Failed,
+    FromWorker,
+    Larger,
+    Need,
+    Retire,
+    Start,
+    Started,
+    StartFailed,
+    StreamFacts,
+    StreamSpec,
+    ToWorker,
+    Verified,
+    Verify,
+    decode_to_worker,
+    encode,
+)
+from loader_service.daemon.workers.second_build import second_build
+from loader_service.daemon.workers.stack_text import MAX_TEXT, STACK_SIGNAL, shortened
+from loader_service.errors import BuildError, FactoryError, LoaderServiceError, from_record
+from loader_service.wire.layouts import pack_layout
+from loader_service.wire.segment import HEADER_BYTES, Segment
+
+__all__ = ["Worker", "main"]
+
+_MAX_NAME = 200
+_MAX_INDICES = 64
+
+
+class Worker:
+    """The streams of one worker process and its connection to the daemon."""
+
+    def __init__(self, connection: Connection, streams: list[Stream]) -> None:
+        self._connection = connection
+        self._streams = streams
+        self._segments: dict[str, Segment] = {}
+        self._ahead: deque[ToWorker] = deque()
+
+    def run(self) -> None:
+        """Work until the connection ends (EOFError, OSError)."""
+        while True:
+            message = self._ahead.popleft() if self._ahead else self._receive()
+            if isinstance(message, Build | Verify):
+                self._send(self._done(message))
+            elif isinstance(message, Retire):
+                self._segments.pop(message.segment, None)
+
+    def _done(self, task: Build | Verify) -> Built | Verified | Failed:
+        """Do one task; whatever goes wrong is its answer."""
+        try:
+            return self._build(task) if isinstance(task, Build) else self._verify(task)
+        except BuildError as error:
+            failed = _trimmed(error)
+        except LoaderServiceError as error:  # there is no memory for it
+            failed = BuildError(task.step, type(error).__name__, error.message)
+        except Exception as error:  # a collator of the user's that breaks its promises: no reason to die
+            failed = _trimmed(BuildError(task.step, type(error).__name__, str(error), traceback.format_exc()))
+        return Failed(task.task, failed.to_record())
+
+    def _build(self, build: Build) -> Built:
+        stream, target = self._streams[build.stream], _Target(self, build)
+        if build.explain:
+            self._explain(build, stream)
+        batch = stream.build_into(build.step, target.allocate)
+        built = target.commit(batch)
+        batch.release()
+        return built
+
+    def _verify(self, verify: Verify) -> Verified:
+        return second_build(verify, self._streams[verify.stream], self.segment)
+
+    def _explain(self, build: Build, stream: Stream) -> None:
+        """Say which samples the step wants: the worker before this one died of it, and this one may."""
+        with contextlib.suppress(Exception):  # the build meets the same
+            indices = stream.explain(build.step).rows.indices
+            self._send(Explained(build.task, indices[:_MAX_INDICES].tolist(), len(indices)))
+
+    def larger(self, task: int, nbytes: int) -> Larger:
+        """Ask for a segment of `nbytes`. Raises what the daemon answers where there is none."""
+        self._send(Need(task, nbytes))
+        while True:
+            message = self._receive()
+            if isinstance(message, Denied) and message.task == task:
+                raise from_record(message.error)
+            if isinstance(message, Larger) and message.task == task:
+                return message
+            self._ahead.append(message)
+
+    def segment(self, name: str) -> Segment:
+        """The writeable mapping of a segment, kept until it is retired."""
+        if name not in self._segments:
+            self._segments[name] = Segment.open(name, os.geteuid(), writeable=True)
+        return self._segments[name]
+
+    def _receive(self) -> ToWorker:
+        return decode_to_worker(self._connection.recv_bytes())
+
+    def _send(self, message: FromWorker) -> None:
+        self._connection.send_bytes(encode(message))
+
+
+class _Target:
+    """The segment of one build: begin, write, commit."""
+
+    def __init__(self, worker: Worker, build: Build) -> None:
+        self._worker, self._build = worker, build
+        self._segment: Segment | None = None
+        self._generation = build.generation
+        self._layout = Layout((), 0)
+
+    def allocate(self, layout: Layout) -> NDArray[np.uint8]:
+        """The payload for `layout`, in a larger segment where its own is too small."""
+        name, needed = self._build.segment, HEADER_BYTES + layout.nbytes
+        if needed > self._build.nbytes:
+            larger = self._worker.larger(self._build.task, needed)
+            name, self._generation = larger.segment, larger.generation
+        self._layout, self._segment = layout, self._worker.segment(name)
+        self._segment.begin(self._build.step, self._generation)
+        return self._segment.payload[: layout.nbytes]
+
+    def commit(self, batch: Batch) -> Built:
+        assert self._segment is not None  # build_into allocates before it returns
+        self._segment.commit(self._build.step, self._generation, self._layout.nbytes)
+        place = (batch.epoch, batch.step_in_epoch)
+        return Built(self._build.task, *place, self._layout.nbytes, batch.rows, pack_layout(self._layout))
+
+
+def _trimmed(error: BuildError) -> BuildError:
+    """The same error with texts that fit a message."""
+    kind, text, trace = error.cause_type[:_MAX_NAME], error.cause_message[:MAX_TEXT], shortened(error.remote_traceback)
+    return BuildError(error.step, kind, text, trace, slot=error.slot, index=error.index)
+
+
+def _facts(spec: StreamSpec, stream: Stream) -> StreamFacts:
+    batch_bytes = None
+    if spec.measure:
+        with contextlib.suppress(BuildError):  # it comes again, to the consumer, at its step
+            batch_bytes = stream.layout(0).nbytes
+    description = _sendable(stream.description)
+    return StreamFacts(spec.name, stream.steps_per_epoch, stream.fingerprint, description, batch_bytes)
+
+
+def _sendable(value: Any) -> Any:
+    """A description as messages can carry it: no half characters (of a file's name), no integer of more bits."""
+    if isinstance(value, dict):
+        return {_sendable(key): _sendable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sendable(item) for item in value]
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return {"int": hex(value)}
+    return value
+
+
+def _start(connection: Connection, start: Start) -> list[Stream] | None:
+    """Make the streams and say READY; None where one failed, which has been said then."""
+    sys.path[:0] = [path for path in start.import_paths if path not in sys.path]
+    try:
+        streams = [load_stream(spec.name, spec.factory, spec.args, BaseException) for spec in start.streams]
+    except FactoryError as error:
+        connection.send_bytes(encode(StartFailed(error.to_record())))
+        return None
+    for stream in streams:
+        stream.caught = BaseException
+    facts = [_facts(spec, stream) for spec, stream in zip(start.streams, streams, strict=True)]
+    connection.send_bytes(encode(Started(facts)))
+    return streams
+
+
+def _die_with_parent() -> None:
+    """Linux: SIGKILL when the daemon ends, also in the middle of a blocked read."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _write_stack_into(fd: int) -> None:
+    """At a signal, and where one ends the process: also in a blocked call, or in C code that holds the GIL."""
+    os.set_inheritable(fd, False)
+    faulthandler.enable(fd)
+    faulthandler.register(STACK_SIGNAL, fd)
+
+
+def main() -> None:
+    """`python -m loader_service.daemon.workers.main FD FILE`: this end of the socket pair, the file for the stack."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon ends its workers itself
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _die_with_parent()
+    _write_stack_into(int(sys.argv[2]))
+    with Connection(int(sys.argv[1])) as connection, contextlib.suppress(EOFError, ConnectionError):
+        start = decode_to_worker(connection.recv_bytes())
+        assert isinstance(start, Start)  # the daemon's first message
+        streams = _start(connection, start)
+        if streams is not None:
+            Worker(connection, streams).run()
+
+
+if __name__ == "__main__":
+    main()

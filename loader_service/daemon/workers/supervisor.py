@@ -1,0 +1,273 @@
+"""The worker processes: started, watched, started again.
+
+Owns `Supervisor`. Invariant: a worker that ends, for whatever reason, is noticed (pidfd, or the end of its
+connection), its tasks are reported lost, and another takes its place after a backoff; one that never gets READY
+three times in a row is given up, and one that is at one step, or at its start, for too long is killed. Children are
+spawned, never forked, each in a process group of its own, so that Ctrl-C in a terminal reaches the daemon alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from loader_service.daemon.server.event_loop import Loop
+from loader_service.daemon.workers.crashes import Crash
+from loader_service.daemon.workers.messages import (
+    Build,
+    Built,
+    Failed,
+    FromWorker,
+    Start,
+    Started,
+    StartFailed,
+    ToWorker,
+    Verified,
+    Verify,
+    decode_from_worker,
+    encode,
+)
+from loader_service.daemon.workers.watchdog import Timeouts, Watchdog
+from loader_service.daemon.workers.worker_process import EXIT_S, MAX_FAILED_STARTS, Worker
+
+__all__ = ["Supervisor", "Watcher", "Worker"]
+
+_log = logging.getLogger("loader_service.supervisor")
+_AHEAD = 2
+"""Tasks that a worker has at once: the one under build and the next, so that it never waits for a message."""
+_BURST = 32
+"""Broadcasts sent to a worker at work each time it ends a step: it reads them soon, so its connection never fills."""
+_MAX_BACKOFF_S = 5.0
+
+
+class Watcher(Protocol):
+    """Who is told what the workers do."""
+
+    def worker_said(self, worker: Worker, message: FromWorker) -> None: ...
+    def worker_died(self, worker: Worker, tasks: list[int], death: Crash) -> None: ...
+    def workers_gone(self, how: str) -> None: ...
+
+
+class Supervisor:
+    """`count` workers; number i is told `start(i)` first."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        watcher: Watcher,
+        count: int,
+        start: Callable[[int], Start],
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        self._loop, self._watcher, self._start = loop, watcher, start
+        self._timeouts = timeouts or Timeouts()
+        self._hangs = Watchdog(loop, self)
+        self.workers = [Worker(number) for number in range(count)]
+        self._dismissed: list[subprocess.Popen[bytes]] = []
+        self._stopping = False
+
+    def spawn_all(self) -> None:
+        for worker in self.workers:
+            self._spawn(worker)
+
+    def next_free(self, but: Worker | None = None) -> Worker | None:
+        """The ready worker with the fewest tasks, if it can take one more; not `but`."""
+        free = [one for one in self._at_work() if one is not but and len(one.tasks) < _AHEAD]
+        return min(free, key=lambda worker: len(worker.tasks), default=None)
+
+    def has_others(self, worker: Worker) -> bool:
+        """Whether some other worker is ready, however busy it is."""
+        return any(one is not worker for one in self._at_work())
+
+    def assign(self, worker: Worker, task: Build | Verify) -> None:
+        worker.tasks.append(task.task)
+        if len(worker.tasks) == 1:
+            self._hangs.begin(worker, self._timeouts.build_s)
+        self.send(worker, task)
+
+    def send(self, worker: Worker, message: ToWorker) -> None:
+        """Send one message; a worker that is gone is noticed by its pidfd, so the failure says nothing new."""
+        with suppress(OSError):
+            if worker.connection is not None:
+                worker.connection.send_bytes(encode(message))
+
+    def broadcast(self, message: ToWorker) -> None:
+        """Send to all that are ready; to one at work as it ends its steps, for it reads nothing meanwhile."""
+        for worker in self.workers:
+            if worker.ready:
+                worker.later.append(message)
+                self._send_later(worker, 0)
+
+    def resize(self, count: int) -> None:
+        """Have `count` workers: new ones are started; those too many end as soon as they have done their tasks."""
+        staying = [worker for worker in self.workers if not worker.leaving]
+        staying.sort(key=lambda worker: worker.given_up)  # those given up go first
+        for worker in staying[count:]:
+            worker.leaving = True
+            self._dismiss_if_done(worker)
+        first = max((worker.number for worker in self.workers), default=-1) + 1
+        for number in range(first, first + count - len(staying)):
+            self.workers.append(Worker(number))
+            self._spawn(self.workers[-1])
+
+    def give_up(self, worker: Worker, how: str) -> None:
+        """Let nobody take this worker's place."""
+        worker.failed_starts = MAX_FAILED_STARTS
+        self._end(worker, Crash(how))
+
+    def stop(self, timeout_s: float) -> None:
+        """End all workers: by closing their connections, after `timeout_s` seconds by SIGKILL."""
+        self._stopping = True
+        for worker in self.workers:
+            self._disconnect(worker)
+        deadline = self._loop.clock() + timeout_s
+        for process in [*self._dismissed, *(worker.process for worker in self.workers)]:
+            if process is not None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.01, deadline - self._loop.clock()))
+                process.kill()
+                with suppress(subprocess.TimeoutExpired):  # else the kernel cannot end it
+                    process.wait(EXIT_S)
+
+    # --- within ------------------------------------------------------------------------------------------
+
+    def _at_work(self) -> list[Worker]:
+        return [one for one in self.workers if one.ready and not one.leaving]
+
+    def _spawn(self, worker: Worker) -> None:
+        if self._stopping or worker not in self.workers:
+            return
+        try:
+            connection = worker.launch()
+        except OSError as error:  # no process, descriptor or memory to be had
+            worker.process = None
+            self._end(worker, Crash(f"worker {worker.number} cannot be started: {error}"))
+            return
+        self._loop.watch(connection.fileno(), lambda: self._read(worker))
+        if worker.pidfd is not None:
+            self._loop.watch(worker.pidfd, lambda: self._drain(worker))
+        self._hangs.begin(worker, self._timeouts.start_s)
+        self.send(worker, self._start(worker.number))
+
+    def _read(self, worker: Worker) -> None:
+        """One message; the loop comes again while there are more."""
+        try:
+            assert worker.connection is not None  # it is watched only while it is open
+            message = decode_from_worker(worker.connection.recv_bytes())
+        except (EOFError, OSError):
+            self._end(worker, self._reap(worker))
+            return
+        if isinstance(message, Built | Failed | Verified):
+            self._task_ended(worker, message)
+        elif isinstance(message, Started):
+            worker.ready, worker.served, worker.failed_starts = True, True, 0
+            self._hangs.end(worker)
+        elif isinstance(message, StartFailed) and not worker.served:
+            worker.failed_starts = MAX_FAILED_STARTS  # the same code would fail again
+        self._watcher.worker_said(worker, message)
+        self._dismiss_if_done(worker)
+
+    def _task_ended(self, worker: Worker, message: Built | Failed | Verified) -> None:
+        worker.tasks.remove(message.task)
+        if worker.tasks:
+            self._hangs.begin(worker, self._timeouts.build_s)
+        else:
+            self._hangs.end(worker)
+        self._send_later(worker, _BURST)
+        if isinstance(message, Built):
+            worker.built, worker.streak = worker.built + 1, 0
+
+    def _dismiss_if_done(self, worker: Worker) -> None:
+        """A leaving worker without tasks hears the end of its connection, and ends."""
+        if worker.leaving and not worker.tasks and worker in self.workers:
+            self._disconnect(worker)
+            self._remove(worker)
+
+    def _remove(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        if worker.process is not None:
+            self._dismissed.append(worker.process)
+        self._reap_dismissed()
+
+    def _reap_dismissed(self) -> None:
+        self._dismissed = [process for process in self._dismissed if process.poll() is None]
+        if self._dismissed and not self._stopping:
+            self._loop.after(EXIT_S, self._end_dismissed)
+
+    def _end_dismissed(self) -> None:
+        """Who was dismissed and is still there, with a thread that does not end, say, is killed."""
+        for process in self._dismissed:
+            process.kill()
+        self._reap_dismissed()
+
+    def _send_later(self, worker: Worker, limit: int) -> None:
+        """Send the oldest `limit` of what waits, all to a worker that is idle."""
+        for _ in range(min(limit, len(worker.later)) if worker.tasks else len(worker.later)):
+            self.send(worker, worker.later.popleft())
+
+    def _drain(self, worker: Worker) -> None:
+        """The process has ended: read what it said before, then take note of its end."""
+        while worker.connection is not None and worker.connection.poll(0):
+            self._read(worker)
+        if worker.connection is not None:
+            self._end(worker, self._reap(worker))
+
+    @staticmethod
+    def _reap(worker: Worker) -> Crash:
+        return Crash(worker.ended(), worker.stack(), bool(worker.hung))
+
+    def _end(self, worker: Worker, death: Crash) -> None:
+        tasks, worker.tasks = worker.tasks, []
+        worker.deaths, worker.streak, worker.last_death = worker.deaths + 1, worker.streak + 1, death.how
+        worker.failed_starts += not worker.ready and not (worker.served and _passes(worker))
+        self._disconnect(worker)
+        stack = f"\n{death.stack}" if death.stack and not death.hung else ""  # that of one that hung is in the log
+        again = f"; {len(tasks)} steps are built again" if tasks else ""
+        _log.warning("%s%s%s", death.how, again, stack, extra={"worker": worker.number, "pid": worker.pid})
+        self._watcher.worker_died(worker, tasks, death)
+        if worker.leaving:
+            self._remove(worker)
+        elif not worker.given_up:
+            self._loop.after(self._backoff_s(worker), lambda: self._spawn(worker))
+        elif all(one.given_up for one in self.workers if not one.leaving):
+            self._watcher.workers_gone(death.how)
+
+    @staticmethod
+    def _backoff_s(worker: Worker) -> float:
+        return min(0.1 * 2.0 ** min(worker.streak - 1, 10), _MAX_BACKOFF_S)
+
+    def _disconnect(self, worker: Worker) -> None:
+        self._hangs.end(worker)
+        if worker.connection is not None:
+            self._loop.unwatch(worker.connection.fileno())
+        if worker.pidfd is not None:
+            self._loop.unwatch(worker.pidfd)
+        worker.close()
+
+    # --- the watcher of hangs ------------------------------------------------------------------------------
+
+    def hung(self, worker: Worker, elapsed_s: float, stack: str) -> None:
+        """It is killed now; its end is noticed like any other."""
+        what = f"at one step (build_timeout_s = {self._timeouts.build_s:g})" if worker.ready else "at its start"
+        worker.hung = f"hung: it was {what} for {elapsed_s:.1f} s, and was killed by SIGKILL"
+        where = f"; where it hung:\n{stack}" if stack else "; it gave no stack: stopped, or blocked in the kernel"
+        _log.error("%s %s%s", worker.name, worker.hung, where, extra={"worker": worker.number, "pid": worker.pid})
+
+    def undying(self, worker: Worker) -> None:
+        """The kernel does not end it, as over a dead network drive: another takes its place.
+
+        SIGKILL is pending, so it runs no more code, and writes no segment, whenever the kernel lets it go.
+        """
+        if worker.process is not None:
+            self._dismissed.append(worker.process)
+            self._reap_dismissed()
+        self._end(worker, Crash(f"{worker.name} {worker.hung}, of which it has not ended yet", worker.stack(), True))
+
+
+def _passes(worker: Worker) -> bool:
+    """Whether what ended a start is no fault of the code's: no process to be had, or killed by somebody else."""
+    return worker.process is None or (worker.process.returncode == -signal.SIGKILL and not worker.hung)

@@ -1,0 +1,158 @@
+"""A worker as the daemon sees it: a place, the process in it now, and what connects them.
+
+Owns `Worker`. Invariant: whatever `launch` opened, `close` closes, and `ended` never waits for longer than a second.
+The process writes its Python stack into a file that has no name, at a signal or when it dies of one
+(https://docs.python.org/3/library/faulthandler.html), so that the daemon can read it whatever the process does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from loader_service.daemon.workers.messages import ToWorker
+from loader_service.daemon.workers.stack_text import STACK_SIGNAL, shortened
+from loader_service.wire.process import open_pidfd
+
+__all__ = ["EXIT_S", "MAX_FAILED_STARTS", "Worker"]
+
+EXIT_S = 1.0
+MAX_FAILED_STARTS = 3
+_MAX_STACK_BYTES = 1 << 20
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One place for a worker and the process in it.
+
+    stack_fd, stack_from: where its stack is written, and what of that is old; tasks: assigned and not finished, in
+    order; later: broadcasts that wait until it reads again; deaths: since the daemon started; streak: since the last
+    success; failed_starts: since the last success, and after three nobody takes its place; served: it was ready once;
+    hung: how, once it is killed for that; leaving: it ends when its tasks have, and nobody takes its place.
+    """
+
+    number: int
+    process: subprocess.Popen[bytes] | None = None
+    connection: Connection | None = None
+    pidfd: int | None = None
+    stack_fd: int | None = None
+    stack_from: int = 0
+    ready: bool = False
+    tasks: list[int] = field(default_factory=list)
+    later: deque[ToWorker] = field(default_factory=deque)
+    built: int = 0
+    deaths: int = 0
+    streak: int = 0
+    failed_starts: int = 0
+    served: bool = False
+    hung: str = ""
+    last_death: str = ""
+    leaving: bool = False
+
+    @property
+    def given_up(self) -> bool:
+        return self.failed_starts >= MAX_FAILED_STARTS
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process else None
+
+    @property
+    def name(self) -> str:
+        """For logs."""
+        return f"worker {self.number} (pid {self.pid})"
+
+    def report(self) -> dict[str, Any]:
+        """For `status`, as plain values."""
+        kept = "given up" if self.given_up else "ready" if self.ready else "starting"
+        return {
+            "worker": self.number,
+            "pid": self.pid,
+            "state": "leaving" if self.leaving else kept,
+            "tasks": len(self.tasks),
+            "built": self.built,
+            "deaths": self.deaths,
+            "last_death": self.last_death,
+        }
+
+    def launch(self) -> Connection:
+        """Start a process in this place, which then waits for its first message. Raises OSError."""
+        self.ready, self.hung, self.tasks, self.later = False, "", [], deque()
+        self.stack_fd, self.stack_from = _nameless_file(), 0
+        ours, theirs = socket.socketpair()
+        fds = (theirs.fileno(), self.stack_fd)
+        command = [sys.executable, "-P", "-m", "loader_service.daemon.workers.main", *map(str, fds)]
+        with ours, theirs:
+            self.process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, process_group=0)
+            self.connection = Connection(ours.detach())
+        self.pidfd = open_pidfd(self.process.pid)
+        return self.connection
+
+    def close(self) -> None:
+        """Close what connects the daemon with the process. Idempotent."""
+        self.ready = False
+        if self.connection is not None:
+            self.connection.close()
+        for fd in (self.pidfd, self.stack_fd):
+            if fd is not None:
+                os.close(fd)
+        self.connection = self.pidfd = self.stack_fd = None
+
+    def ask_for_stack(self) -> None:
+        """Let the process write its stack, which `stack` reads soon after."""
+        if self.stack_fd is not None and self.process is not None:
+            self.stack_from = os.fstat(self.stack_fd).st_size
+            self.process.send_signal(STACK_SIGNAL)
+
+    def forget_stack(self) -> None:
+        """What it has written so far is of no later death."""
+        if self.stack_fd is not None:
+            self.stack_from = os.fstat(self.stack_fd).st_size
+
+    def stack(self) -> str:
+        """What the process has written since it was asked, or as it died; empty where it has not."""
+        if self.stack_fd is None:
+            return ""
+        data = os.pread(self.stack_fd, _MAX_STACK_BYTES, self.stack_from)
+        return shortened(data.decode(errors="replace"))
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+    def ended(self) -> str:
+        """Wait for the process, which has ended or hung up: how it ended, in words."""
+        assert self.process is not None  # launched together with its connection
+        try:
+            how = _told(self.process.wait(EXIT_S))
+        except subprocess.TimeoutExpired:  # it lives on, of no more use
+            self.process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(EXIT_S)
+            how = "closed its connection"
+        return f"{self.name} {self.hung or how}"
+
+
+def _nameless_file() -> int:
+    """A descriptor of a new file that goes with its last descriptor. Raises OSError."""
+    if sys.platform == "linux":
+        return os.memfd_create("stack")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _told(code: int) -> str:
+    """How a process ended, by its exit code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    known = -code in {number.value for number in signal.Signals}  # not all real-time signals have a name
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"

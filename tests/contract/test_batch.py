@@ -1,0 +1,164 @@
+"""Batches: read-only, released by name only, and told apart by their digest."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from loader_service.contract.batch import Batch
+from loader_service.data import synthetic_lines
+from loader_service.errors import ReleasedError
+
+
+def make_batch(**changes: Any) -> Batch:
+    tensors: dict[str, NDArray[Any]] = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "y": np.arange(2)}
+    place: dict[str, Any] = {"tensors": tensors, "step": 7, "epoch": 1, "step_in_epoch": 3}
+    return Batch(**place | changes)
+
+
+def test_a_batch_is_a_mapping_from_name_to_array() -> None:
+    batch = make_batch()
+    assert isinstance(batch, Mapping)
+    assert list(batch) == ["x", "y"]
+    assert len(batch) == 2
+    assert "x" in batch
+    assert "z" not in batch
+    assert batch["x"].shape == (2, 3)
+    assert (batch.step, batch.epoch, batch.step_in_epoch) == (7, 1, 3)
+    with pytest.raises(KeyError):
+        batch["z"]
+
+
+def test_repr_names_the_step_and_the_tensors() -> None:
+    batch = make_batch()
+    assert repr(batch) == "Batch(step=7, epoch=1, x float32[2, 3], y int64[2])"
+    batch.release()
+    assert repr(batch) == "Batch(step=7, released)"
+
+
+def test_arrays_of_a_built_batch_are_read_only() -> None:
+    for array in synthetic_lines(batch_size=4, count=8).build(0).values():
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_a_copy_is_writeable_and_independent() -> None:
+    batch = synthetic_lines(batch_size=4, count=8).build(1)
+    copy = batch.copy()
+    assert copy.digest() == batch.digest()
+    before = batch.digest()
+    for array in copy.values():
+        array[...] = 1
+    batch_digest = batch.digest()
+    assert batch_digest == before
+    assert copy.digest() != before
+    assert (copy.step, copy.epoch, copy.step_in_epoch) == (batch.step, batch.epoch, batch.step_in_epoch)
+
+
+def test_a_copy_outlives_the_release_of_its_batch() -> None:
+    batch = make_batch()
+    copy = batch.copy()
+    batch.release()
+    assert copy["y"].tolist() == [0, 1]
+
+
+def test_a_released_batch_says_so_and_how_to_keep_one() -> None:
+    batch = make_batch()
+    batch.release()
+    for use in (lambda: batch["x"], lambda: list(batch), lambda: len(batch), batch.copy, batch.digest):
+        with pytest.raises(ReleasedError, match=r"batch 7 was released.*batch\.copy\(\)"):
+            use()
+    with pytest.raises(ReleasedError), batch:
+        pass
+
+
+def test_release_may_be_called_again() -> None:
+    batch = make_batch()
+    batch.release()
+    batch.release()
+
+
+def test_arrays_taken_before_the_release_stay_valid() -> None:
+    batch = synthetic_lines(batch_size=4, count=8).build(0)
+    expected = batch.copy()["images"]
+    images = batch["images"]
+    row = images[1]
+    batch.release()
+    del batch
+    gc.collect()
+    assert np.array_equal(images, expected)
+    assert np.array_equal(row, expected[1])
+
+
+def test_release_drops_the_batchs_own_references_only() -> None:
+    array = np.arange(3)
+    batch = make_batch(tensors={"a": array})
+    watch = weakref.ref(array)
+    batch.release()
+    assert watch() is array
+    del array
+    gc.collect()
+    assert watch() is None
+
+
+def test_with_releases_at_its_end_and_after_an_error() -> None:
+    with make_batch() as batch:
+        assert batch["y"].tolist() == [0, 1]
+    with pytest.raises(ReleasedError):
+        batch["y"]
+    with pytest.raises(RuntimeError, match="stop"), make_batch() as batch:
+        raise RuntimeError("stop")
+    with pytest.raises(ReleasedError):
+        batch["y"]
+
+
+def test_batches_compare_by_identity_and_can_be_kept_in_sets() -> None:
+    batch, twin = make_batch(), make_batch()
+    assert batch == batch
+    assert batch != twin
+    assert len({batch, twin}) == 2
+    assert batch.digest() == twin.digest()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": 8},
+        {"epoch": 2},
+        {"step_in_epoch": 4},
+        {"tensors": {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}},
+        {"tensors": {"x": np.arange(6, dtype=np.float32).reshape(3, 2), "y": np.arange(2)}},
+        {"tensors": {"x": np.arange(6, dtype=np.int32).reshape(2, 3), "y": np.arange(2)}},
+        {"tensors": {"x": np.ones((2, 3), np.float32), "y": np.arange(2)}},
+        {"tensors": {"X": np.arange(6, dtype=np.float32).reshape(2, 3), "y": np.arange(2)}},
+    ],
+    ids=str,
+)
+def test_a_digest_changes_with_every_part(changes: dict[str, Any]) -> None:
+    assert make_batch(**changes).digest() != make_batch().digest()
+
+
+@pytest.mark.parametrize(
+    "array", [np.empty((0, 3), np.int32), np.array(2.5), np.arange(12).reshape(3, 4)[:, ::2]], ids=str
+)
+def test_a_digest_reads_empty_scalar_and_strided_arrays(array: NDArray[Any]) -> None:
+    assert make_batch(tensors={"a": array}).digest() == make_batch(tensors={"a": array.copy()}).digest()
+
+
+def test_a_batch_survives_pickle() -> None:
+    batch = make_batch()
+    assert pickle.loads(pickle.dumps(batch)).digest() == batch.digest()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7])
+def test_a_batch_tells_how_many_samples_stand_in_it_and_so_do_its_copies(rows: int) -> None:
+    batch = make_batch(rows=rows)
+    assert [one.rows for one in (batch, batch.copy(), pickle.loads(pickle.dumps(batch)))] == [rows] * 3
+    assert batch.digest() == make_batch().digest(), "its bytes are its tensors'"

@@ -1,0 +1,125 @@
+"""The generator: known values, and its array forms against its scalar ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loader_service.contract.rng import SampleRng, derive, derive_slots, mix
+from loader_service.errors import ArgumentError
+
+VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text())
+
+words = st.integers(0, 2**64 - 1)
+counters = st.integers(0, 2**63)
+
+
+def bits(value: np.float32) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+def test_mix_gives_the_known_values_for_ints_and_for_arrays() -> None:
+    states = [int(x) for x, _ in VECTORS["mix"]]
+    expected = [int(y) for _, y in VECTORS["mix"]]
+    assert [mix(x) for x in states] == expected
+    assert mix(np.array(states, np.uint64)).tolist() == expected
+
+
+@given(st.lists(words, min_size=0, max_size=20))
+@settings(deadline=None)
+def test_mix_of_an_array_is_mix_of_its_elements(states: list[int]) -> None:
+    assert mix(np.array(states, np.uint64)).tolist() == [mix(x) for x in states]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (6,), (2, 3), (1, 0, 2)])
+def test_mix_keeps_the_shape_and_leaves_its_argument_alone(shape: tuple[int, ...]) -> None:
+    states = np.full(shape, 2**64 - 1, np.uint64)
+    mixed = mix(states)
+    assert mixed.shape == shape
+    assert (mixed == mix(2**64 - 1)).all()
+    assert (states == 2**64 - 1).all()
+
+
+@pytest.mark.parametrize("row", VECTORS["derive"], ids=str)
+def test_derive_gives_the_known_keys(row: list[Any]) -> None:
+    seed, epoch, step, slot, stream, key = row
+    assert derive(int(seed), epoch, step, slot, stream) == int(key)
+    assert derive_slots(int(seed), epoch, step, np.array([slot], np.uint64), stream).tolist() == [int(key)]
+
+
+@given(words, counters, counters, st.lists(words, max_size=9), st.integers(0, 200))
+@settings(deadline=None)
+def test_keys_of_many_slots_are_the_keys_of_each(
+    seed: int, epoch: int, step: int, slots: list[int], stream: int
+) -> None:
+    keys = derive_slots(seed, epoch, step, np.array(slots, np.uint64), stream)
+    assert keys.dtype == np.uint64
+    assert keys.tolist() == [derive(seed, epoch, step, slot, stream) for slot in slots]
+
+
+@given(st.integers(-(2**63), -1), counters)
+@settings(deadline=None)
+def test_a_negative_seed_means_its_twos_complement(seed: int, epoch: int) -> None:
+    assert derive(seed, epoch, 1, 2, 3) == derive(seed + 2**64, epoch, 1, 2, 3)
+
+
+@pytest.mark.parametrize("case", VECTORS["rng"], ids=lambda case: str(case["state"]))
+def test_one_generator_gives_the_known_numbers_in_order(case: dict[str, Any]) -> None:
+    rng = SampleRng(int(case["state"]))
+    assert [rng.next_u64() for _ in case["u64"]] == [int(u) for u in case["u64"]]
+    assert [bits(rng.next_single()) for _ in case["single"]] == case["single"]
+    assert [rng.next_double() for _ in case["double"]] == [float.fromhex(d) for d in case["double"]]
+    assert [rng.next_int(int(n)) for n, _ in case["int"]] == [int(k) for _, k in case["int"]]
+    assert [bits(rng.next_normal()) for _ in case["normal"]] == case["normal"]
+
+
+@given(words)
+@settings(deadline=None)
+def test_the_generator_is_mix_of_a_counter(key: int) -> None:
+    rng = SampleRng(key)
+    assert [rng.next_u64() for _ in range(3)] == [mix(key + i * 0x9E3779B97F4A7C15) for i in range(3)]
+
+
+@given(words)
+@settings(deadline=None)
+def test_a_normal_is_twelve_singles_summed_left_to_right_in_float32_minus_six(key: int) -> None:
+    rng, total = SampleRng(key), np.float32(0)
+    for _ in range(12):
+        total = np.float32(total + rng.next_single())
+    normal = SampleRng(key).next_normal()
+    assert normal.dtype == np.float32
+    assert bits(normal) == bits(np.float32(total - np.float32(6)))
+
+
+@given(words, st.integers(1, 2**64))
+@settings(deadline=None)
+def test_numbers_stay_in_their_ranges(key: int, n: int) -> None:
+    rng = SampleRng(key)
+    assert 0 <= rng.next_single() < 1
+    assert 0 <= rng.next_double() < 1
+    assert 0 <= rng.next_int(n) < n
+    assert -6 <= rng.next_normal() <= 6
+
+
+@given(words)
+@settings(deadline=None)
+def test_an_int_below_2_to_the_64_is_the_word_itself(key: int) -> None:
+    assert SampleRng(key).next_int(2**64) == SampleRng(key).next_u64()
+
+
+def test_ints_of_a_small_range_are_about_equally_frequent() -> None:
+    rng = SampleRng(7)
+    counts = np.bincount([rng.next_int(3) for _ in range(9000)], minlength=3)
+    assert np.abs(counts - 3000).max() < 4 * np.sqrt(9000 * 2 / 9)
+
+
+@pytest.mark.parametrize("n", [0, -1, 2**64 + 1])
+def test_an_empty_or_too_large_range_is_refused(n: int) -> None:
+    with pytest.raises(ArgumentError, match=f"n = {n}"):
+        SampleRng(0).next_int(n)

@@ -1,0 +1,217 @@
+"""Row shards: those of all ranks make the global batch, with its random numbers, for every world size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from loader_service.contract.augment import GainOffset, Noise
+from loader_service.contract.batch import Batch
+from loader_service.contract.collate import ImageBatchCollator, PadCollator, StackCollator
+from loader_service.contract.rng import SampleRng
+from loader_service.contract.sample import ImageSample
+from loader_service.contract.samplers import SequentialSampler, ShuffledSampler
+from loader_service.contract.shards import Shard
+from loader_service.contract.stream import Stream
+from loader_service.data import SyntheticLines
+from loader_service.errors import ArgumentError, BuildError
+from loader_service.loader import Loader
+
+B = 6
+LINES = SyntheticLines(count=40, height=3, min_width=1, max_width=40)
+
+
+@dataclass(frozen=True)
+class Untold:
+    """The same lines, whose widths nobody tells."""
+
+    lines: SyntheticLines = LINES
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        return self.lines[index]
+
+
+@dataclass(frozen=True)
+class Records:
+    """Sample i: a vector, a nested number and a sequence of i mod 5 tokens."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int, /) -> dict[str, Any]:
+        tokens = np.arange(index % 5, dtype=np.int16) + 1
+        return {"vector": np.full(3, index, np.float32), "meta": {"id": index}, "tokens": tokens}
+
+
+@dataclass(frozen=True)
+class Vectors:
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int, /) -> tuple[Any, ...]:
+        return np.full((2, 3), index, np.float64), index
+
+
+def add_noise(sample: ImageSample, rng: SampleRng) -> ImageSample:
+    """A transform that widens the image too, by 0 to 4 columns."""
+    wide = np.pad(sample.image, ((0, 0), (0, 0), (0, rng.next_int(5))))
+    return ImageSample(wide + rng.next_single(), sample.target, rng.next_int(100))
+
+
+def mark_tokens(sample: dict[str, Any], rng: SampleRng) -> dict[str, Any]:
+    return sample | {"mark": rng.next_u64() % 2**60}
+
+
+def make_stream(name: str) -> Stream:
+    sampler = ShuffledSampler(40, B, seed=5, drop_last=False)  # the last of 7 batches has 4 rows
+    images = ImageBatchCollator(4, 0.5, augmentation=GainOffset())
+    streams: dict[str, dict[str, Any]] = {
+        "told": {"dataset": LINES, "collator": images},
+        "untold": {"dataset": Untold(), "collator": ImageBatchCollator(8, 0.5, Noise())},
+        "transformed": {"dataset": LINES, "collator": images, "transform": add_noise},
+        "stacked": {"dataset": Vectors(), "collator": StackCollator()},
+        "padded": {"dataset": Records(), "collator": PadCollator(4, 7), "transform": mark_tokens},
+    }
+    return Stream(sampler=sampler, seed=5, **streams[name])
+
+
+PADDING = {"told": "global", "untold": "own", "transformed": "own", "stacked": "none", "padded": "own"}
+every_stream = pytest.mark.parametrize("name", PADDING)
+
+
+def widened(array: NDArray[Any], like: NDArray[Any], fill: float) -> NDArray[Any]:
+    """`array` padded at the end of its last axes to those of `like`."""
+    missing = [(0, 0), *((0, whole - own) for own, whole in zip(array.shape[1:], like.shape[1:], strict=True))]
+    return np.pad(array, missing, constant_values=fill)
+
+
+def concatenated(shards: list[Batch], whole: Batch, fill: float | None) -> dict[str, NDArray[Any]]:
+    """The rows of all shards behind one another; padded again where each had a width of its own (`fill`)."""
+    joined = {}
+    for name, tensor in whole.items():
+        parts = [shard[name] for shard in shards]
+        if fill is not None and tensor.ndim > 1:
+            parts = [widened(part, tensor, fill) for part in parts]
+        joined[name] = np.concatenate(parts)
+    return joined
+
+
+@every_stream
+@pytest.mark.parametrize("world", range(1, B + 3))
+@pytest.mark.parametrize("step", [0, 6, 13])
+def test_the_shards_of_all_ranks_make_the_global_batch(name: str, world: int, step: int) -> None:
+    stream = make_stream(name)
+    whole = stream.build(step)
+    shards = [stream.build(step, (rank, world)) for rank in range(world)]
+    fill = {"padded": 7.0}.get(name, 0.5) if PADDING[name] == "own" else None
+    joined = concatenated(shards, whole, fill)
+    assert {name: array.dtype for name, array in joined.items()} == {name: a.dtype for name, a in whole.items()}
+    assert Batch(joined, whole.step, whole.epoch, whole.step_in_epoch).digest() == whole.digest()
+    if PADDING[name] == "global":
+        assert {shard["images"].shape[1:] for shard in shards} == {whole["images"].shape[1:]}
+
+
+@every_stream
+def test_the_padding_of_shards_is_declared_and_part_of_the_fingerprint(name: str) -> None:
+    stream = make_stream(name)
+    assert stream.shard_padding == stream.description["shard_padding"] == PADDING[name]
+
+
+@given(st.integers(1, 300), st.integers(1, 300))
+@settings(deadline=None)
+def test_rows_of_all_ranks_follow_one_another(batch_size: int, world: int) -> None:
+    rows = [Shard(rank, world).rows(batch_size) for rank in range(world)]
+    assert [row for part in rows for row in part] == list(range(batch_size))
+    assert {len(part) for part in rows} <= {batch_size // world, -(-batch_size // world)}
+    assert rows[-1].start == (world - 1) * batch_size // world
+
+
+def test_a_rank_without_rows_has_a_batch_without_rows() -> None:
+    whole = make_stream("told").build(0)
+    shard = make_stream("told").build(0, (0, 8))
+    assert {name: len(tensor) for name, tensor in shard.items()} == dict.fromkeys(whole, 0)
+    assert shard["images"].shape[1:] == whole["images"].shape[1:]
+    assert make_stream("untold").build(0, (0, 8))["images"].shape == (0, 1, 3, 0)
+    assert (shard.step, shard.epoch, shard.step_in_epoch) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("fill", [0x00, 0xFF])
+def test_a_shard_has_no_byte_of_earlier_memory(fill: int) -> None:
+    stream = make_stream("told")
+    for rank in range(4):
+        used = stream.build_into(3, lambda layout: np.full(layout.nbytes, fill, np.uint8), (rank, 4))
+        assert used.digest() == stream.build(3, (rank, 4)).digest()
+
+
+def test_a_loader_reads_the_rows_of_its_rank() -> None:
+    stream = make_stream("told")
+    with Loader(stream, 2, 9, shard=(1, 3)) as loader:
+        assert [batch.digest() for batch in loader] == [stream.build(step, (1, 3)).digest() for step in range(2, 9)]
+
+
+class Spoilt(SyntheticLines):
+    """Index 10 cannot be read; the image of 8 has another height than the others."""
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        if index == 10:
+            raise OSError("cannot read it")
+        sample = super().__getitem__(index)
+        return ImageSample(sample.image[:, :-1], sample.target) if index == 8 else sample
+
+
+def refuse_wide(image: NDArray[np.float32], rng: SampleRng) -> None:
+    if image.shape[2] > 250:
+        raise ArithmeticError("too wide")
+
+
+def test_an_error_in_a_shard_names_the_slot_of_the_global_batch() -> None:
+    stream = Stream(Spoilt(count=40, height=3), SequentialSampler(40, B), ImageBatchCollator(), seed=0)
+    for shard in ((1, 2), (2, 3), (4, 6)):
+        with pytest.raises(BuildError, match=r"step 1 could not be built at slot 4 \(dataset index 10\): OSError"):
+            stream.build(1, shard)
+    with pytest.raises(BuildError, match=r"at slot 2 \(dataset index 8\): ValueError: the image has"):
+        stream.build(1, (0, 2))
+    assert stream.build(1, (2, 6))["indices"].tolist() == [8]  # alone in its shard it fits
+
+
+def test_an_error_of_an_augmentation_in_a_shard_names_the_slot_too() -> None:
+    wide = SyntheticLines(count=40, height=3, min_width=10, max_width=400)
+    first = int(np.flatnonzero(wide.widths(np.arange(40)) > 250)[0])
+    step, slot = divmod(first, B)
+    stream = Stream(wide, SequentialSampler(40, B), ImageBatchCollator(augmentation=refuse_wide), seed=0)
+    with pytest.raises(BuildError, match=rf"at slot {slot} \(dataset index {first}\): ArithmeticError"):
+        stream.build(step, (slot, B))
+
+
+BAD: list[tuple[Any, str]] = [
+    ((-1, 2), r"shard is \(-1, 2\); 0 <= rank < world size must hold"),
+    ((2, 2), r"shard is \(2, 2\)"),
+    ((0, 0), r"shard is \(0, 0\)"),
+    ((0, -1), r"shard is \(0, -1\)"),
+    ((0.5, 2), r"shard is \(0\.5, 2\); both must be integers"),
+    (("0", 2), r"shard is \('0', 2\); both must be integers"),
+    ((0, None), r"shard is \(0, None\)"),
+]
+
+
+@pytest.mark.parametrize(("shard", "match"), BAD, ids=[match for _, match in BAD])
+def test_a_shard_that_is_none_is_refused(shard: Any, match: str) -> None:
+    for build in (lambda: make_stream("told").build(0, shard), lambda: Loader(make_stream("told"), shard=shard)):
+        with pytest.raises(ArgumentError, match=match):
+            build()
+
+
+def test_numpy_ranks_count_as_ints() -> None:
+    rank: Any = np.int8(3)
+    world: Any = np.int8(4)
+    assert Shard(rank, world).rows(1000) == range(750, 1000)
+    assert Shard(rank, world) == Shard(3, 4)

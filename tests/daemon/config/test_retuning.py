@@ -1,0 +1,270 @@
+"""Settings that change while the daemon runs: those that touch no byte; one that is refused changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from loader_service.daemon.broker.stream_state import StreamState
+from loader_service.daemon.config.load import Config
+from loader_service.daemon.config.retuning import apply, limits_of, retuned
+from loader_service.daemon.server.event_loop import Loop
+from loader_service.daemon.server.shared_memory import SharedMemoryAllocator
+from loader_service.daemon.workers.crashes import Crash
+from loader_service.daemon.workers.messages import FromWorker, Start
+from loader_service.daemon.workers.supervisor import Supervisor, Worker
+from loader_service.errors import (
+    ArgumentError,
+    ConfigurationError,
+    LoaderServiceError,
+    MemoryLimitError,
+    UnknownStreamError,
+)
+from loader_service.sharing.consumer import Grant
+from loader_service.sharing.pace import ConsumerOptions
+from loader_service.sharing.scheduler import RingScheduler
+from loader_service.sharing.segment_pool import SegmentPool
+
+PAGE = 4096
+CONFIG = Config.of(
+    {
+        "server": {"workers": 2, "memory_limit": 40 * PAGE},
+        "streams": {
+            "a": {"factory": "m:f", "prefetch": 4},
+            "b": {"factory": "m:g", "args": {"seed": 7}, "prefetch": 8},
+        },
+    }
+)
+
+
+class WorkerHarness(Supervisor):
+    """Workers that are numbers."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        super().__init__(Loop(time.monotonic), self, 0, lambda number: Start([], []))
+
+    def resize(self, count: int) -> None:
+        self.counts.append(count)
+
+    def worker_said(self, worker: Worker, message: FromWorker) -> None: ...
+    def worker_died(self, worker: Worker, tasks: list[int], death: Crash) -> None: ...
+    def workers_gone(self, how: str) -> None: ...
+
+
+class Daemon:
+    """What a change is applied to."""
+
+    def __init__(self, config: Config = CONFIG) -> None:
+        self.config, self.crew = config, WorkerHarness()
+        self.memory = SharedMemoryAllocator(config.server.memory_limit_bytes)
+        self.served = [self._serve(number, name) for number, name in enumerate(config.streams)]
+
+    def _serve(self, number: int, name: str) -> StreamState:
+        stream = self.config.streams[name]
+        pool = SegmentPool(self.memory, stream.prefetch, PAGE)
+        lanes = RingScheduler(stream.prefetch, pool, count(), limits_of(self.config, stream))
+        return StreamState(name, number, 10, name, {}, lanes)
+
+    def tune(self, stream: str = "", **settings: Any) -> None:
+        """As the service does: a refused change is one that raises."""
+        config = retuned(self.config, stream, settings)
+        apply(config, self.served, self.crew, self.memory)
+        self.config = config
+
+    def state(self) -> Any:
+        """All that a change may change."""
+        streams = [
+            (
+                stream.lanes.prefetch,
+                stream.lanes.rings.max_lanes,
+                stream.lanes.debts.evict_after_s,
+                stream.lanes.pool.reserve,
+                [len(lane.ring.slots) for lane in stream.lanes.lanes.values()],
+                [lane.prefetch for lane in stream.lanes.lanes.values()],
+            )
+            for stream in self.served
+        ]
+        return streams, self.memory.limit_bytes, self.crew.counts, self.config
+
+    def refused(self, error: type[LoaderServiceError], stream: str = "", **settings: Any) -> str:
+        before, used = self.state(), self.memory.used_bytes
+        with pytest.raises(error) as caught:
+            self.tune(stream, **settings)
+        assert type(caught.value) is error
+        assert self.state() == before
+        assert self.memory.used_bytes == used
+        return caught.value.message
+
+
+@pytest.fixture
+def daemon() -> Iterator[Daemon]:
+    made = Daemon()
+    yield made
+    made.memory.close()
+
+
+# --- what may be changed -----------------------------------------------------------------------------------
+
+
+def changed(stream: str, **settings: Any) -> dict[str, Any]:
+    """The leaves of the configuration that a change of settings changes."""
+    plain, other = CONFIG.to_mapping(), retuned(CONFIG, stream, settings).to_mapping()
+    tables = {"server": (plain["server"], other["server"])}
+    tables |= {name: (plain["streams"][name], other["streams"][name]) for name in plain["streams"]}
+    return {
+        f"{table}.{key}": new[key] for table, (old, new) in tables.items() for key in new if old.get(key) != new[key]
+    }
+
+
+def test_each_setting_changes_that_one_thing() -> None:
+    assert changed("", workers=5) == {"server.workers": 5}
+    assert changed("", memory_limit="1MiB") == {"server.memory_limit": "1MiB"}
+    assert changed("", evict_after_s=3) == {"server.evict_after_s": 3}
+    assert changed("", prefetch=5) == {"a.prefetch": 5, "b.prefetch": 5}
+    assert changed("", max_lanes=2) == {"a.max_lanes": 2, "b.max_lanes": 2}
+
+
+def test_those_of_streams_may_be_for_one_and_those_of_the_server_are_for_all() -> None:
+    assert changed("b", prefetch=5, max_lanes=1) == {"b.prefetch": 5, "b.max_lanes": 1}
+    assert changed("a", workers=1, prefetch=5) == {"server.workers": 1, "a.prefetch": 5}
+    assert changed("a", prefetch=4) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seed",
+        "factory",
+        "args",
+        "slot_bytes",
+        "endpoint",
+        "import_paths",
+        "start_timeout_s",
+        "heartbeat_s",
+        "Workers",
+    ],
+)
+def test_whatever_else_cannot_be_changed_on_a_running_daemon(daemon: Daemon, name: str) -> None:
+    """Neither alone nor beside what can."""
+    attempts: list[dict[str, Any]] = [{name: 1}, {"workers": 3, name: 1}]
+    for settings in attempts:
+        told = daemon.refused(ConfigurationError, **settings)
+        assert told == (
+            f"set: {name} cannot be changed on a running daemon; what can be changed: workers, memory_limit, "
+            "evict_after_s, and of streams prefetch, max_lanes"
+        )
+
+
+def test_no_setting_at_all_is_refused(daemon: Daemon) -> None:
+    assert daemon.refused(ConfigurationError).startswith("set: no setting is given; what can be changed: workers, ")
+
+
+def test_a_stream_that_is_not_served_is_told_with_those_that_are(daemon: Daemon) -> None:
+    told = daemon.refused(UnknownStreamError, "c", prefetch=5)
+    assert told == "there is no stream 'c'; this daemon serves a, b"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("workers", 0, "set: [server] workers is 0; expected `int` >= 1"),
+        ("workers", 1025, "set: [server] workers is 1025; expected `int` <= 1024"),
+        ("workers", "4", "set: [server] workers is '4'; expected `int`, got `str`"),
+        ("workers", None, "set: [server] workers is None; expected `int`"),
+        ("workers", [1], "set: [server] workers is [1]; expected `int`"),
+        ("memory_limit", "lots", "set: [server] memory_limit: size is 'lots'"),
+        ("memory_limit", -1, "set: [server] memory_limit is -1; it must be at least 0"),
+        ("evict_after_s", -0.5, "set: [server] evict_after_s is -0.5; expected `float` >= 0.0"),
+        ("evict_after_s", float("nan"), "set: [server] evict_after_s is nan"),
+        ("prefetch", 0, "set: [streams.a] prefetch is 0; expected `int` >= 1"),
+        ("prefetch", 65537, "set: [streams.a] prefetch is 65537; expected `int` <= 65536"),
+        ("prefetch", True, "set: [streams.a] prefetch is True; expected `int`, got `bool`"),
+        ("max_lanes", -1, "set: [streams.a] max_lanes is -1; expected `int` >= 0"),
+        ("max_lanes", b"1", "set: [streams.a] max_lanes is b'1'"),
+    ],
+)
+def test_a_value_is_checked_as_in_the_file(daemon: Daemon, name: str, value: Any, told: str) -> None:
+    assert daemon.refused(ConfigurationError, **{name: value}).startswith(told)
+
+
+# --- what follows ------------------------------------------------------------------------------------------
+
+
+def test_the_parts_follow_each_setting(daemon: Daemon) -> None:
+    daemon.tune(workers=5, memory_limit="1MiB", evict_after_s=2.5, max_lanes=3, prefetch=6)
+    streams, limit_bytes, counts, _ = daemon.state()
+    assert (limit_bytes, counts) == (2**20, [5])
+    assert streams == [(6, 3, 2.5, 6, [], [])] * 2
+    daemon.tune("b", prefetch=2)
+    assert [stream.lanes.prefetch for stream in daemon.served] == [6, 2]
+    assert daemon.crew.counts == [5, 5]
+
+
+def test_rings_that_are_there_have_the_new_size(daemon: Daemon) -> None:
+    """And whoever reads goes on where it was."""
+    lanes = daemon.served[0].lanes
+    lanes.open(1, 0)
+    for prefetch in (9, 2, 4):
+        daemon.tune("a", prefetch=prefetch)
+        assert [len(lane.ring.slots) for lane in lanes.lanes.values()] == [prefetch]
+        assert daemon.memory.used_bytes == prefetch * PAGE
+    claim = lanes.rings.claim(demanded=False)
+    assert claim is not None
+    lanes.built(claim, "content")
+    granted = lanes.ask(1, 0)
+    assert isinstance(granted, Grant)
+    assert granted.content == "content"
+
+
+def test_a_lower_memory_limit_holds_from_the_next_segment_on(daemon: Daemon) -> None:
+    daemon.served[0].lanes.open(1, 0)
+    daemon.tune(memory_limit=1)
+    assert daemon.memory.used_bytes == 4 * PAGE
+    with pytest.raises(MemoryLimitError):
+        daemon.served[0].lanes.open(2, 1000)
+    daemon.tune(memory_limit=0)
+    daemon.served[0].lanes.open(2, 1000)
+
+
+# --- what is refused as a whole ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hold", "prefetch"), [(2, 2), (3, 2), (3, 3), (7, 4)])
+def test_a_ring_too_small_for_what_consumers_may_hold_is_refused(daemon: Daemon, hold: int, prefetch: int) -> None:
+    """The first stream had followed by then; it is as it was, with its ring."""
+    daemon.served[0].lanes.open(1, 0, ConsumerOptions(hold=1))
+    daemon.served[1].lanes.open(1, 0, ConsumerOptions(hold=hold))
+    told = daemon.refused(
+        ArgumentError, prefetch=prefetch, workers=9, memory_limit="1GiB", evict_after_s=1, max_lanes=1
+    )
+    assert told == f"prefetch is {prefetch}; for what open consumers may hold it must be at least {hold + 1}"
+    daemon.tune(prefetch=hold + 1)
+    assert [stream.lanes.prefetch for stream in daemon.served] == [hold + 1] * 2
+
+
+def test_a_larger_ring_than_memory_allows_is_refused(daemon: Daemon) -> None:
+    for stream in daemon.served:
+        stream.lanes.open(1, 0)
+    told = daemon.refused(MemoryLimitError, prefetch=30, workers=9)
+    assert told.startswith("prefetch 30 needs 22 more segments of 4096 bytes, and there is no room for them")
+    assert daemon.refused(MemoryLimitError, "a", prefetch=8, memory_limit=15 * PAGE)
+    daemon.tune("a", prefetch=8, memory_limit=16 * PAGE)
+    assert daemon.memory.used_bytes == 16 * PAGE
+
+
+def test_what_a_closed_consumer_held_binds_no_setting_and_status_still_tells_of_it(daemon: Daemon) -> None:
+    stream = daemon.served[0]
+    stream.lanes.open(1, 0, ConsumerOptions(hold=3))
+    claim = stream.lanes.rings.claim(demanded=False)
+    assert claim is not None
+    stream.lanes.built(claim, "content")
+    stream.lanes.ask(1, 0)
+    stream.lanes.close(1)
+    daemon.tune("a", prefetch=2)
+    assert stream.consumer(1)["hold"] == 3
+    assert stream.consumer(1)["leases"] == 1
