@@ -141,7 +141,7 @@ class Lane:
         ]
 
     def pass_time(self, elapsed_s: float, hoarders: Collection[int] = ()) -> None:
-        """Fairness grow, or are forgiven: this lane was in its present state for `elapsed_s` seconds.
+        """Debts grow, or are forgiven: this lane was in its present state for `elapsed_s` seconds.
 
         hoarders: those whom another lane waits for.
         """

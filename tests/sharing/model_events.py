@@ -58,7 +58,7 @@ def sorted_builds(world: World) -> list[Claim]:
 
 
 def terms_of(world: World, n: int) -> ConsumerOptions:
-    """ConsumerOptions of any kind that the world's rings allow."""
+    """Options of any kind that the world's rings allow."""
     hold = [None, 1, 2, 3][n % 4]
     pace = Pace("wait" if n % 5 == 0 else "split", [0, 0.5, 1][n % 3])
     return ConsumerOptions(pace, hold if hold is None or hold < world.prefetch else None)

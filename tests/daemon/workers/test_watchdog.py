@@ -41,7 +41,7 @@ class Suspected:
 
 
 class Ward:
-    """Watchdog under a clock, and what was told."""
+    """A watchdog under a clock, and what was told."""
 
     def __init__(self) -> None:
         self.timer, self.told = FakeTimer(), list[tuple[str, float, str]]()
