@@ -160,9 +160,9 @@ class Asking:
         except (SharedMemoryError, IntegrityError):
             # What was sent ahead may be gone by now, with its daemon, by an eviction or a clean-up: ask, and it tells.
             self._segments.pop(reply.slot, None)
-            if reply.segment == self._unmapped:
+            if reply.placement.segment == self._unmapped:
                 raise
-            self._unmapped = reply.segment
+            self._unmapped = reply.placement.segment
             return None
         if run.left > 1:
             self._run = _Run(run.number, run.step + 1, run.left - 1, demanded=False)
@@ -175,7 +175,7 @@ class Asking:
             run.demanded = True
 
     def _batch(self, ready: Ready) -> Batch:
-        segment = self._segment(ready.slot, ready.segment)
+        segment = self._segment(ready.slot, ready.placement.segment)
         memory = LeasedMemory(segment, ready.nbytes)
         self._leave_behind(ready)
         self._session.keep(ready.lease, memory, self._number, ready.lane, ready.step)

@@ -41,7 +41,7 @@ def leased_batch(ready: Ready, segment: Segment, memory: LeasedMemory, shard: Sh
 
     Raises IntegrityError, ProtocolError, and ArgumentError where the batch cannot be cut.
     """
-    segment.check(ready.step, ready.generation, ready.nbytes)
+    segment.check(ready.step, ready.placement.generation, ready.nbytes)
     layout = unpack_layout(ready.layout)
     if layout.nbytes > ready.nbytes:
         raise ProtocolError(f"step {ready.step} has tensors of {layout.nbytes} bytes in {ready.nbytes} bytes")

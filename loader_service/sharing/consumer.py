@@ -10,20 +10,20 @@ from typing import Any
 
 from loader_service.sharing.lane import Lane
 from loader_service.sharing.pace import ConsumerOptions
+from loader_service.sharing.placement import Placement
 
 __all__ = ["Answer", "Consumer", "Failure", "Grant"]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A consumer may read: the lease lasts until it is released or the consumer's client is gone."""
+    """Leave to read one step, until the lease is released or the consumer's client is gone."""
 
-    lease: int
-    lane: int
+    lease_id: int
+    lane_id: int
     step: int
-    place: int
-    segment: str
-    generation: int
+    slot: int
+    placement: Placement
     content: Any
 
 

@@ -14,6 +14,7 @@ from itertools import chain, count
 
 from loader_service.errors import MemoryLimitError, SharedMemoryError
 from loader_service.sharing.lane import Lane, Member
+from loader_service.sharing.placement import Placement
 from loader_service.sharing.ring import Slot, SlotState
 from loader_service.sharing.segment_pool import SegmentPool
 
@@ -22,14 +23,12 @@ __all__ = ["Claim", "LaneSet"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One build to be done: this step, into this segment. `generation` tells this use of it from others."""
+    """One build to be done: this step, into the segment of this placement, which stands in this slot of the lane."""
 
-    lane: int
+    lane_id: int
     step: int
-    place: int
-    segment: str
-    segment_bytes: int
-    generation: int
+    slot: int
+    placement: Placement
 
 
 class LaneSet:
@@ -134,24 +133,25 @@ class LaneSet:
             slot = lane.ring.of(step)
             if not self.pool.leased(slot.segment) or self._replace(slot):
                 lane.turn = next(self._turns)
-                lane.ring.claim(step, self.pool.use(slot.segment))
-                return self._claim_of(lane, slot, step)
+                placement = self.pool.use(slot.segment)
+                lane.ring.claim(step, placement)
+                return Claim(lane.name, step, slot.place, placement)
         return None
 
     def larger(self, claim: Claim, nbytes: int) -> Claim:
         """Put a segment of at least `nbytes` under a claim whose own is too small. Raises as memory does."""
-        lane = self.lanes[claim.lane]
+        lane = self.lanes[claim.lane_id]
         slot = lane.ring.of(claim.step)
         self.pool.make_room(slot.segment, nbytes)
         segment = self.pool.take(nbytes)
         slot.segment, old = segment, slot.segment
         self.pool.give(old)
-        slot.generation = self.pool.use(segment)
-        return self._claim_of(lane, slot, claim.step)
+        slot.placement = self.pool.use(segment)
+        return Claim(lane.name, claim.step, slot.place, slot.placement)
 
     def ended(self, claim: Claim) -> Lane:
         """A build has ended, and the ring knows how: its lane, which may be done now."""
-        lane = self.lanes[claim.lane]
+        lane = self.lanes[claim.lane_id]
         lane.ended(claim.step)
         return lane
 
@@ -175,10 +175,6 @@ class LaneSet:
         except (MemoryLimitError, SharedMemoryError):
             return False
         return True
-
-    def _claim_of(self, lane: Lane, slot: Slot, step: int) -> Claim:
-        nbytes = self.pool.nbytes(slot.segment)
-        return Claim(lane.name, step, slot.place, slot.segment, nbytes, slot.generation)
 
     # --- size --------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from loader_service.errors import IntegrityError
+from loader_service.sharing.placement import Placement
 
 __all__ = ["Ring", "Slot", "SlotState"]
 
@@ -30,13 +31,19 @@ class SlotState(StrEnum):
 
 @dataclass(slots=True)
 class Slot:
-    """One place of a ring. `segment` is the memory that stands in it now; `content` is what was committed."""
+    """One place of a ring.
+
+    Args:
+        segment: name of the memory that stands in it now.
+        placement: the use of the segment by the latest build, None before the first.
+        content: what was committed.
+    """
 
     place: int
     segment: str
     state: SlotState = SlotState.FREE
     step: int | None = None
-    generation: int = 0
+    placement: Placement | None = None
     content: Any = None
 
 
@@ -70,11 +77,11 @@ class Ring:
         slot = self.of(step)
         return slot.state if slot.step == step else SlotState.FREE
 
-    def claim(self, step: int, generation: int) -> Slot:
+    def claim(self, step: int, placement: Placement) -> Slot:
         slot = self.of(step)
         if slot.state is not SlotState.FREE:
             raise IntegrityError(f"step {step} was claimed while its slot {slot.place} is {slot.state}")
-        slot.state, slot.step, slot.generation = SlotState.BUILDING, step, generation
+        slot.state, slot.step, slot.placement = SlotState.BUILDING, step, placement
         return slot
 
     def commit(self, step: int, content: Any) -> None:

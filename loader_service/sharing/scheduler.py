@@ -175,20 +175,20 @@ class RingScheduler:
 
     def built(self, claim: Claim, content: Any) -> list[tuple[int, Answer]]:
         """The claim's step is in its segment: the answers to those who waited for it."""
-        self.lanes[claim.lane].ring.commit(claim.step, content)
+        self.lanes[claim.lane_id].ring.commit(claim.step, content)
         return self._after_build(claim)
 
     def failed(self, claim: Claim, error: Any) -> list[tuple[int, Answer]]:
         """The claim's step cannot be built: the answers to those who waited; built again if its segment is lost."""
-        if self.pool.lost(claim.segment):
+        if self.pool.lost(claim.placement.segment):
             self.aborted(claim)
             return []
-        self.lanes[claim.lane].ring.fail(claim.step, error)
+        self.lanes[claim.lane_id].ring.fail(claim.step, error)
         return self._after_build(claim)
 
     def aborted(self, claim: Claim) -> None:
         """The worker of this claim is gone; the step is claimed again."""
-        self.lanes[claim.lane].ring.abort(claim.step)
+        self.lanes[claim.lane_id].ring.abort(claim.step)
         self._after_build(claim)
 
     def retune(self, prefetch: int) -> None:
@@ -295,6 +295,7 @@ class RingScheduler:
         lease = next(self._lease_ids)
         asking.leases[lease], asking.position = slot.segment, step + 1
         self.pool.lease(slot.segment)
-        grant = Grant(lease, lane.name, step, slot.place, slot.segment, slot.generation, slot.content)
+        assert slot.placement is not None  # what stands ready was built
+        grant = Grant(lease, lane.name, step, slot.place, slot.placement, slot.content)
         lane.lease(consumer, step, lease)
         return grant

@@ -16,6 +16,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
+from loader_service.sharing.placement import Placement
+
 __all__ = ["Allocator", "SegmentPool"]
 
 _PAGE = 4096
@@ -145,10 +147,11 @@ class SegmentPool:
         self.give(segment)
         return other
 
-    def use(self, segment: str) -> int:
-        """The generation of the next build into this segment."""
-        self._segments[segment].generation += 1
-        return self._segments[segment].generation
+    def use(self, segment: str) -> Placement:
+        """Count one more use of this segment, for the next build into it."""
+        known = self._segments[segment]
+        known.generation += 1
+        return Placement(segment, known.generation, known.nbytes)
 
     def lease(self, segment: str) -> None:
         self._leases[segment] += 1

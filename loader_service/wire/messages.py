@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from loader_service.sharing.placement import Placement
+
 __all__ = [
     "CLIENT_MESSAGES",
     "DAEMON_MESSAGES",
@@ -139,7 +141,7 @@ class Demand(Message):
 class Ready(Message):
     """Answers Get: where the batch lies, and the lease that keeps it there.
 
-    rows: of the global batch; layout: see `wire.layouts`.
+    nbytes: of the batch, after the segment's header; rows: of the global batch; layout: see `wire.layouts`.
     """
 
     kind: ClassVar[str] = "ready"
@@ -150,8 +152,7 @@ class Ready(Message):
     epoch: int
     step_in_epoch: int
     slot: int
-    segment: str
-    generation: int
+    placement: Placement
     nbytes: int
     rows: int
     layout: bytes

@@ -17,9 +17,10 @@ from loader_client.daemon_connection import OpenedStream, OpenOptions
 from loader_client.session import Session
 from loader_service.contract.shards import Shard
 from loader_service.errors import IntegrityError, ServiceClosedError, ServiceUnavailableError, SharedMemoryError
+from loader_service.sharing.placement import Placement
 from loader_service.wire.messages import Demand, Get, Message, Opened, Ready
 
-READY = Ready(1, 5, 0, 12, 1, 2, 4, "lsv-nobody-made-this", 9, 128, 2, b"\x90", 8)
+READY = Ready(1, 5, 0, 12, 1, 2, 4, Placement("lsv-nobody-made-this", 9, 4096), 128, 2, b"\x90", 8)
 
 
 class FakeChannel:
@@ -102,10 +103,10 @@ def test_a_segment_that_is_gone_or_another_is_asked_for_again_once_and_then_an_e
             memory = SharedMemory(create=True, size=4096)
             stack.callback(memory.unlink)
             stack.callback(memory.close)
-            ready = replace(READY, segment=memory.name)
+            ready = replace(READY, placement=replace(READY.placement, segment=memory.name))
         channel.answers = [ready, ready]
         assert asking.poll(12, following=True, stop=None) is None
-        with pytest.raises(error, match=ready.segment):
+        with pytest.raises(error, match=ready.placement.segment):
             asking.poll(12, following=True, stop=None)
     assert [step for step, _ in _gets(channel)] == [12, 12]
 

@@ -108,12 +108,14 @@ class Account:
         ended = {segment for segment in memory.given_up if not memory.readers[segment]}
         assert ended & set(memory.sizes) <= set(standing), "who was put out keeps memory from the others"
         for grant in [grant for _, grant in self.views.values()] + self.given_up:
-            assert memory.texts[grant.segment] == grant.content, f"{grant} changed under its reader"
+            assert memory.texts[grant.placement.segment] == grant.content, f"{grant} changed under its reader"
 
     def _check_slots(self, lane: Lane) -> None:
         slots, size = lane.ring.slots, len(lane.ring.slots)
         building = {slot.step: slot.segment for slot in slots if slot.state is SlotState.BUILDING}
-        assert building == {claim.step: claim.segment for claim in self.builds.values() if claim.lane == lane.name}
+        assert building == {
+            claim.step: claim.placement.segment for claim in self.builds.values() if claim.lane_id == lane.name
+        }
         assert lane.members or building, f"lane {lane.name} has neither member nor build"
         for slot in slots:
             assert slot.place == slots.index(slot)
@@ -124,10 +126,10 @@ class Account:
         assert list(lane.claimable()) == (free if lane.members else [])
         for member in lane.members.values():
             for lease, step in member.leases.items():
-                if self.views[lease][1].segment in self.memory.unlinked:
+                if self.views[lease][1].placement.segment in self.memory.unlinked:
                     continue  # it reads on, while the others get another
                 assert lane.ring.state(step) is SlotState.READY
-                assert lane.ring.of(step).segment == self.views[lease][1].segment
+                assert lane.ring.of(step).segment == self.views[lease][1].placement.segment
 
     def _check_base(self, lane: Lane) -> None:
         cursors = [min([self.position[name], *member.leases.values()]) for name, member in lane.members.items()]

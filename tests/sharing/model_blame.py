@@ -46,7 +46,7 @@ def hoarders(world: Account) -> set[int]:
         assert lane is not None
         if lane.can_claim(world.waiting[name]):
             places.add(lane.ring.of(world.waiting[name]).segment)
-    return {holder for holder, grant in world.views.values() if grant.segment in places}
+    return {holder for holder, grant in world.views.values() if grant.placement.segment in places}
 
 
 def debts_after(world: Account, elapsed_s: float) -> dict[int, float]:

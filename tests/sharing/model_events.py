@@ -157,7 +157,7 @@ def quick_one(world: World, base: int = 0) -> int:
     """One who has had the whole window from `base` on and asks for the next step."""
     quick = world.open(base, WAIT)
     for _ in range(world.prefetch):
-        world.release(quick, take(world, quick).lease)
+        world.release(quick, take(world, quick).lease_id)
     world.ask(quick)
     world.settle()
     return quick

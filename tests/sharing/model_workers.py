@@ -34,18 +34,18 @@ class Workers(Account):
         if claim is None:
             self.tally["waits for a spare"] += any(lane.demands() for lane in self.occupied())
             return None
-        lane = self.lanes.lanes[claim.lane]
+        lane = self.lanes.lanes[claim.lane_id]
         assert lane.members
         assert claim.step in lane.window
-        assert claim.place == claim.step % len(lane.ring.slots)
-        assert claim.step not in self.kept[claim.lane], f"{claim} was built already"
-        assert self.memory.exists(claim.segment), f"{claim} cannot be mapped"
+        assert claim.slot == claim.step % len(lane.ring.slots)
+        assert claim.step not in self.kept[claim.lane_id], f"{claim} was built already"
+        assert self.memory.exists(claim.placement.segment), f"{claim} cannot be mapped"
         is_demanded = claim.step in {self.waiting[name] for name in lane.members.keys() & self.demanding}
         assert is_demanded or not (demanded or first)
         assert not first or self._turns[lane.name] <= min(self._turns[name] for name in first), "not its turn"
         self._claims += 1
         self._turns[lane.name] = self._claims
-        self.tally.update(["replaced"] * (claim.segment not in stood) + ["shared"] * (len(lane.members) > 1))
+        self.tally.update(["replaced"] * (claim.placement.segment not in stood) + ["shared"] * (len(lane.members) > 1))
         self._begin(claim)
         self.check()
         return claim
@@ -53,26 +53,26 @@ class Workers(Account):
     def larger(self, claim: Claim, nbytes: int) -> None:
         """The claim's segment is too small for `nbytes`. Raises MemoryLimitError; then the claim stands as it was."""
         claim = self.lanes.rings.larger(claim, nbytes)
-        assert claim.segment_bytes >= nbytes
-        assert (claim.lane, claim.step) in self.builds
+        assert claim.placement.nbytes >= nbytes
+        assert (claim.lane_id, claim.step) in self.builds
         self._begin(claim)
         self.check()
 
     def built(self, claim: Claim) -> None:
-        text = ("bytes of", claim.step, claim.segment, claim.generation)
-        self.memory.write(claim.segment, text)
+        text = ("bytes of", claim.step, claim.placement.segment, claim.placement.generation)
+        self.memory.write(claim.placement.segment, text)
         self._end(claim)
         self._receive(self.lanes.built(claim, text))
         self.check()
 
     def failed(self, claim: Claim) -> None:
-        self.errors |= {claim.step} if self.memory.exists(claim.segment) else set()
+        self.errors |= {claim.step} if self.memory.exists(claim.placement.segment) else set()
         self._end(claim)
         self._receive(self.lanes.failed(claim, ("no bytes of", claim.step)))
         self.check()
 
     def aborted(self, claim: Claim) -> None:
-        del self.builds[claim.lane, claim.step]
+        del self.builds[claim.lane_id, claim.step]
         self.lanes.aborted(claim)
         self.check()
 
@@ -111,11 +111,11 @@ class Workers(Account):
                 assert step in self.errors
                 assert answer.error == ("no bytes of", step)
                 continue
-            assert answer.content == ("bytes of", step, answer.segment, answer.generation)
-            assert answer.lease not in self.views
-            assert self.memory.exists(answer.segment), f"{answer} cannot be mapped"
-            self.memory.readers[answer.segment] += 1
-            self.views[answer.lease] = consumer, answer
+            assert answer.content == ("bytes of", step, answer.placement.segment, answer.placement.generation)
+            assert answer.lease_id not in self.views
+            assert self.memory.exists(answer.placement.segment), f"{answer} cannot be mapped"
+            self.memory.readers[answer.placement.segment] += 1
+            self.views[answer.lease_id] = consumer, answer
             self.position[consumer] = step + 1
             self.delivered[consumer].append(step)
 
@@ -125,13 +125,13 @@ class Workers(Account):
 
     def _begin(self, claim: Claim) -> None:
         """A worker writes: half of the bytes are there."""
-        assert claim.segment_bytes == self.memory.sizes[claim.segment]
-        assert claim.generation > self._generations[claim.segment]
-        self._generations[claim.segment] = claim.generation
-        self.builds[claim.lane, claim.step] = claim
-        self.memory.write(claim.segment, ("half of", claim.step))
+        assert claim.placement.nbytes == self.memory.sizes[claim.placement.segment]
+        assert claim.placement.generation > self._generations[claim.placement.segment]
+        self._generations[claim.placement.segment] = claim.placement.generation
+        self.builds[claim.lane_id, claim.step] = claim
+        self.memory.write(claim.placement.segment, ("half of", claim.step))
 
     def _end(self, claim: Claim) -> None:
-        del self.builds[claim.lane, claim.step]
-        if claim.step in self.lanes.lanes[claim.lane].window and self.memory.exists(claim.segment):
-            self.kept[claim.lane].add(claim.step)
+        del self.builds[claim.lane_id, claim.step]
+        if claim.step in self.lanes.lanes[claim.lane_id].window and self.memory.exists(claim.placement.segment):
+            self.kept[claim.lane_id].add(claim.step)

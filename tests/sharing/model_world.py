@@ -228,12 +228,12 @@ class World(Workers):
         self.put_out |= {consumer} if open_still else set()
         for lease in [lease for lease, (holder, _) in self.views.items() if holder == consumer]:
             self.given_up.append(self.views[lease][1])
-            self.memory.given_up.add(self.views[lease][1].segment)
+            self.memory.given_up.add(self.views[lease][1].placement.segment)
             self._end_view(lease)
 
     def _end_view(self, lease: int) -> None:
         _, grant = self.views.pop(lease)
-        self.memory.readers[grant.segment] -= 1
+        self.memory.readers[grant.placement.segment] -= 1
 
     def _forget(self, consumer: int) -> None:
         self.position.pop(consumer, None)

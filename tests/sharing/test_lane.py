@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from loader_service.errors import IntegrityError
 from loader_service.sharing.lane import Lane, Member
+from loader_service.sharing.placement import Placement
 from loader_service.sharing.ring import SlotState
 from tests.sharing.model_world import World
 
@@ -20,7 +21,7 @@ def lane_of(prefetch: int, base: int = 0) -> Lane:
 
 def build(lane: Lane, *steps: int) -> None:
     for step in steps:
-        lane.ring.claim(step, generation=1)
+        lane.ring.claim(step, Placement("segment", 1, 1))
         lane.ring.commit(step, f"bytes of {step}")
 
 
@@ -61,7 +62,7 @@ def test_nothing_is_claimable_without_members() -> None:
 def test_a_slot_that_is_still_building_a_step_gone_by_is_not_claimable() -> None:
     lane = lane_of(3)
     lane.join(1, Member(0))
-    lane.ring.claim(0, generation=1)
+    lane.ring.claim(0, Placement("segment", 1, 1))
     lane.want(1, 2, demanded=True)
     assert list(lane.claimable()) == [2, 4]
     lane.ring.abort(0)

@@ -23,7 +23,7 @@ def test_each_of_the_lanes_that_demand_is_served_within_as_many_claims(prefetch:
         for consumer in consumers:
             world.ask(consumer)
         claims = [world.claim(demanded=True) for _ in range(lanes)]
-        assert {claim.lane for claim in claims if claim} == set(range(lanes))
+        assert {claim.lane_id for claim in claims if claim} == set(range(lanes))
         assert world.claim(demanded=True) is None
         for claim in list(world.builds.values()):
             world.built(claim)
@@ -39,7 +39,7 @@ def test_a_lane_that_demands_much_leaves_every_second_claim_to_the_other() -> No
     served = []
     for step in range(100, 104):
         world.ask(other, step)
-        served += [claim.lane for _ in range(2) if (claim := world.claim(demanded=True)) is not None]
+        served += [claim.lane_id for _ in range(2) if (claim := world.claim(demanded=True)) is not None]
     assert sorted(served[:4]) == [0, 0, 1, 1]
     assert served[0] != served[1] != served[2] != served[3]
 
@@ -64,8 +64,8 @@ def test_one_lane_without_memory_does_not_keep_the_others_from_being_built() -> 
     reader, waiting, other = world.open(0), world.open(0), world.open(50)
     take(world, reader)
     world.close(reader)
-    world.release(waiting, take(world, waiting).lease)
-    world.release(other, take(world, other).lease)
+    world.release(waiting, take(world, waiting).lease_id)
+    world.release(other, take(world, other).lease_id)
     world.ask(waiting)
     world.ask(other)
     claim = world.claim(demanded=True)

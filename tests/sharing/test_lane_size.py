@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loader_service.sharing.lane import Lane, Member
+from loader_service.sharing.placement import Placement
 from loader_service.sharing.ring import SlotState
 from tests.sharing.test_lane import build, lane_of
 
@@ -60,7 +61,7 @@ def test_a_build_that_has_no_place_in_the_other_ring_is_waited_for(step: int, po
     """A step beyond it, or one that everyone went past."""
     lane = lane_of(4)
     lane.join(1, Member(0))
-    lane.ring.claim(step, generation=1)
+    lane.ring.claim(step, Placement("segment", 1, 1))
     lane.want(1, position, demanded=True)
     lane.prefetch = 2
     assert not lane.can_fit()
@@ -76,7 +77,7 @@ def test_one_is_held_up_by_a_ring_that_is_to_be_smaller_unless_its_step_is_there
         lane.join(name, Member(step))
         lane.want(name, step, demanded=True)
     build(lane, 5)
-    lane.ring.claim(6, generation=1)
+    lane.ring.claim(6, Placement("segment", 1, 1))
     lane.prefetch = 2
     assert lane.held_up() == [4]
     assert lane.blamed() == [1]
@@ -90,12 +91,12 @@ def test_what_fits_keeps_its_step_segment_and_state(before: int, after: int, bas
     for step in lane.window:
         state = data.draw(st.sampled_from(SlotState), "state")
         if state is not SlotState.FREE:
-            lane.ring.claim(step, generation=step)
+            lane.ring.claim(step, Placement("segment", step, 1))
         if state in (SlotState.READY, SlotState.FAILED):
             {SlotState.READY: lane.ring.commit, SlotState.FAILED: lane.ring.fail}[state](step, "content")
     lane.prefetch = after
     standing = [slot for slot in lane.ring.slots if slot.step is not None]
-    stood = {(slot.step or 0): (slot.segment, slot.state, slot.generation) for slot in standing}
+    stood = {(slot.step or 0): (slot.segment, slot.state, slot.placement) for slot in standing}
     if not lane.can_fit():
         assert any(slot.state is SlotState.BUILDING and slot.step not in lane.window for slot in standing)
         return
@@ -105,5 +106,5 @@ def test_what_fits_keeps_its_step_segment_and_state(before: int, after: int, bas
     assert {slot.segment for slot in lane.ring.slots} | set(left) >= segments
     for step in stood.keys() & set(lane.window):
         slot = lane.ring.of(step)
-        assert (slot.segment, slot.state, slot.generation) == stood[step]
+        assert (slot.segment, slot.state, slot.placement) == stood[step]
     assert list(lane.claimable()) == [step for step in lane.window if lane.ring.state(step) is SlotState.FREE]

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from loader_service.errors import IntegrityError
+from loader_service.sharing.placement import Placement
 from loader_service.sharing.ring import Ring, SlotState
 
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9]
 FREE, BUILDING, READY, FAILED = SlotState
 CHANGES: dict[str, Callable[[Ring], object]] = {
-    "claim": lambda ring: ring.claim(3, generation=7),
+    "claim": lambda ring: ring.claim(3, Placement("segment", 7, 1)),
     "commit": lambda ring: ring.commit(3, "bytes"),
     "fail": lambda ring: ring.fail(3, "error"),
     "abort": lambda ring: ring.abort(3),
@@ -61,7 +62,7 @@ def test_any_other_change_is_an_error_and_changes_nothing(state: SlotState, chan
 @pytest.mark.parametrize("change", ["commit", "fail", "abort"])
 def test_a_build_ends_only_for_the_step_that_was_claimed(change: str) -> None:
     ring = Ring(["a", "b"])
-    ring.claim(1, generation=1)
+    ring.claim(1, Placement("segment", 1, 1))
     with pytest.raises(IntegrityError, match="step 3"):
         CHANGES[change](ring)
     assert ring.state(1) is BUILDING
@@ -71,26 +72,30 @@ def test_a_build_ends_only_for_the_step_that_was_claimed(change: str) -> None:
 def test_the_slot_of_a_step_is_the_step_mod_the_size(size: int) -> None:
     ring = Ring([f"segment-{place}" for place in range(size)])
     for step in range(100, 100 + size):
-        slot = ring.claim(step, generation=step)
-        assert (slot.place, slot.segment, slot.generation) == (step % size, f"segment-{step % size}", step)
+        slot = ring.claim(step, Placement("segment", step, 1))
+        assert (slot.place, slot.segment, slot.placement) == (
+            step % size,
+            f"segment-{step % size}",
+            Placement("segment", step, 1),
+        )
     assert len({slot.place for slot in ring.slots}) == size
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_place_that_holds_another_step_is_free_for_ours(size: int) -> None:
     ring = Ring(["segment"] * size)
-    ring.claim(5, generation=1)
+    ring.claim(5, Placement("segment", 1, 1))
     assert ring.state(5) is BUILDING
     assert ring.of(5 + size) is ring.of(5)
     assert ring.state(5 + size) is ring.state(5 - size) is FREE
     with pytest.raises(IntegrityError, match=f"slot {5 % size} is building"):
-        ring.claim(5 + size, generation=2)
+        ring.claim(5 + size, Placement("segment", 2, 1))
 
 
 def test_only_a_step_that_is_done_and_stands_there_is_freed() -> None:
     ring = Ring(["a", "b", "c", "d", "e"])
     for step in range(5):
-        ring.claim(step, generation=1)
+        ring.claim(step, Placement("segment", 1, 1))
     for step in (0, 2, 4):
         ring.commit(step, "bytes")
     ring.fail(1, "error")
@@ -105,7 +110,7 @@ def test_what_stands_keeps_its_segment_and_content_in_a_ring_of_another_size(bef
     ring = Ring([f"old-{place}" for place in range(before)])
     standing = min(before, size)
     for step in range(7, 7 + standing):
-        ring.claim(step, generation=step)
+        ring.claim(step, Placement("segment", step, 1))
         ring.commit(step, f"bytes of {step}")
     kept = {slot.step: slot for slot in ring.slots if slot.step is not None}
     other = Ring.of_slots(size, list(kept.values()), [f"new-{place}" for place in range(size - standing)])
@@ -127,6 +132,6 @@ def test_a_ring_is_made_with_a_segment_for_each_slot_and_no_more(segments: list[
 def test_two_steps_that_want_one_slot_make_no_ring() -> None:
     ring = Ring(["a", "b"])
     for step in (0, 1):
-        ring.claim(step, generation=1)
+        ring.claim(step, Placement("segment", 1, 1))
     with pytest.raises(IntegrityError, match="no ring of 1"):
         Ring.of_slots(1, ring.slots, [])

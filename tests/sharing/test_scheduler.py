@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from loader_service.errors import ConsumerClosedError, IntegrityError
 from loader_service.sharing.consumer import Failure, Grant
 from loader_service.sharing.fairness import Limits
+from loader_service.sharing.placement import Placement
 from tests.sharing.model_events import EVENTS, PREFETCH, claim_all, happen, sorted_builds, take
 from tests.sharing.model_world import World
 
@@ -96,8 +97,11 @@ def test_a_step_that_stands_ready_is_granted_at_once_to_a_late_consumer() -> Non
     grant = take(world, world.open(0))
     answer = world.ask(world.open(0))
     assert isinstance(answer, Grant)
-    assert (answer.segment, answer.generation) == (grant.segment, grant.generation)
-    assert answer.lease != grant.lease
+    assert (answer.placement.segment, answer.placement.generation) == (
+        grant.placement.segment,
+        grant.placement.generation,
+    )
+    assert answer.lease_id != grant.lease_id
 
 
 def test_the_next_step_beyond_the_window_waits_for_the_oldest_lease() -> None:
@@ -105,9 +109,9 @@ def test_the_next_step_beyond_the_window_waits_for_the_oldest_lease() -> None:
     consumer = world.open(0)
     first, second = take(world, consumer), take(world, consumer)
     assert world.ask(consumer) is None
-    world.release(consumer, second.lease)
+    world.release(consumer, second.lease_id)
     assert claim_all(world) == []
-    world.release(consumer, first.lease)
+    world.release(consumer, first.lease_id)
     world.settle()
     assert world.delivered[consumer] == [0, 1, 2]
     assert len(world.pool) == 2
@@ -120,9 +124,12 @@ def test_a_jump_to_it_finds_another_lane_and_what_is_held_stays_as_it_is() -> No
     assert world.ask(consumer, jumps=True) is None
     world.settle()
     assert world.delivered[consumer] == [0, 1, 2]
-    assert {grant.segment for _, grant in world.views.values()} > {first.segment, second.segment}
+    assert {grant.placement.segment for _, grant in world.views.values()} > {
+        first.placement.segment,
+        second.placement.segment,
+    }
     assert len(world.occupied()) == 1
-    for lease in (first.lease, second.lease):
+    for lease in (first.lease_id, second.lease_id):
         world.release(consumer, lease)
     world.end()
 
@@ -164,14 +171,14 @@ def test_the_leased_segment_of_a_closed_consumer_leaves_the_ring_and_a_spare_tak
     world = World(1, 2)
     slow, quick = world.open(0), world.open(0)
     kept = take(world, slow)
-    world.release(quick, take(world, quick).lease)
+    world.release(quick, take(world, quick).lease_id)
     world.close(slow)
     for _ in range(3):
         world.release_all(quick)
-        assert take(world, quick).segment != kept.segment
-    assert world.memory.texts[kept.segment] == kept.content
-    world.release(slow, kept.lease)
-    assert kept.segment not in world.memory.sizes
+        assert take(world, quick).placement.segment != kept.placement.segment
+    assert world.memory.texts[kept.placement.segment] == kept.content
+    world.release(slow, kept.lease_id)
+    assert kept.placement.segment not in world.memory.sizes
 
 
 def test_without_a_spare_the_slot_waits_and_is_built_as_soon_as_the_lease_ends() -> None:
@@ -180,11 +187,11 @@ def test_without_a_spare_the_slot_waits_and_is_built_as_soon_as_the_lease_ends()
     kept = take(world, slow)
     world.close(slow)
     for step in (0, 1):
-        world.release(quick, take(world, quick, step).lease)
+        world.release(quick, take(world, quick, step).lease_id)
     world.ask(quick)
     world.settle()
     assert world.delivered[quick] == [0, 1]
-    world.release(slow, kept.lease)
+    world.release(slow, kept.lease_id)
     world.settle()
     assert world.delivered[quick] == [0, 1, 2]
 
@@ -225,7 +232,8 @@ def test_the_step_of_a_dead_worker_is_claimed_again() -> None:
     world.aborted(first)
     again = world.claim()
     assert again is not None
-    assert (again.step, again.segment, again.generation) == (0, first.segment, first.generation + 1)
+    expected = Placement(first.placement.segment, first.placement.generation + 1, 4096)
+    assert (again.step, again.placement) == (0, expected)
     world.built(again)
     assert world.delivered[consumer] == [0]
 
@@ -246,7 +254,7 @@ def test_what_is_unknown_or_repeated_is_ignored_or_named() -> None:
     consumer = world.open(0)
     grant = take(world, consumer)
     world.release(consumer, 99)
-    world.release(99, grant.lease)
+    world.release(99, grant.lease_id)
     world.drop(99)
     with pytest.raises(ConsumerClosedError, match="99"):
         world.lanes.ask(99, 0)
@@ -254,5 +262,5 @@ def test_what_is_unknown_or_repeated_is_ignored_or_named() -> None:
         world.lanes.open(consumer, 0)
     for _ in range(2):
         world.close(consumer)
-        world.release(consumer, grant.lease)
+        world.release(consumer, grant.lease_id)
     assert not world.lanes.consumers

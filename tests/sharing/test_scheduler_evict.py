@@ -25,7 +25,7 @@ def test_one_who_cannot_be_split_off_is_put_out_after_evict_after_s(prefetch: in
     assert world.put_out == {slow}
     world.settle()
     assert world.delivered[quick] == list(range(prefetch + 1)), "the room of what it read is had by the others"
-    assert world.memory.texts[kept.segment] == kept.content
+    assert world.memory.texts[kept.placement.segment] == kept.content
     with pytest.raises(EvictedError, match=r"others waited 2.0 s for it.*`reopen\(\)` it"):
         world.lanes.ask(slow, 1)
     world.end()
@@ -45,33 +45,33 @@ def test_what_an_evicted_one_reads_is_never_written_and_is_retired_when_its_plac
     slow, quick = world.open(0), world.open(0)
     kept = take(world, slow)
     world.evict(slow)
-    assert kept.segment in world.memory.sizes, "the others may still take what stands there"
-    assert take(world, quick, 0).segment == kept.segment
+    assert kept.placement.segment in world.memory.sizes, "the others may still take what stands there"
+    assert take(world, quick, 0).placement.segment == kept.placement.segment
     world.release_all()
     for _ in range(4):
-        assert take(world, quick).segment != kept.segment
+        assert take(world, quick).placement.segment != kept.placement.segment
         world.release_all()
-    assert kept.segment not in world.memory.sizes
-    assert world.memory.texts[kept.segment] == kept.content
+    assert kept.placement.segment not in world.memory.sizes
+    assert world.memory.texts[kept.placement.segment] == kept.content
 
 
 def test_what_an_evicted_one_reads_out_of_any_ring_is_retired_at_once() -> None:
     world = World(1, 4)
     slow, quick = world.open(0, SPLIT_AT_ONCE), world.open(0)
     kept = take(world, slow)
-    world.release(quick, take(world, quick).lease)
+    world.release(quick, take(world, quick).lease_id)
     world.ask(quick)
     world.pass_time(0)
     world.settle()
     assert world.delivered[quick] == [0, 1]
     world.evict(slow)
-    assert kept.segment not in world.memory.sizes
+    assert kept.placement.segment not in world.memory.sizes
 
 
 def test_an_evicted_one_can_do_nothing_but_close() -> None:
     world = World(2, 4)
     consumer = world.open(0)
-    lease = take(world, consumer).lease
+    lease = take(world, consumer).lease_id
     world.evict(consumer)
     world.release(consumer, lease)
     world.demand(consumer)
@@ -90,7 +90,7 @@ def test_of_two_who_wait_for_each_other_one_is_put_out() -> None:
     pair = [world.open(0, WAIT) for _ in range(2)]
     for name in pair:
         take(world, name)
-        world.release(name, take(world, name).lease)
+        world.release(name, take(world, name).lease_id)
     for name in pair:
         world.ask(name)
     world.pass_time(2.0)
@@ -100,7 +100,7 @@ def test_of_two_who_wait_for_each_other_one_is_put_out() -> None:
 
 def hoard(world: World, hoarder: int, quick: int) -> None:
     """`quick` goes on until it demands a step whose place is taken by what `hoarder` reads."""
-    kept = {grant.segment for holder, grant in world.views.values() if holder == hoarder}
+    kept = {grant.placement.segment for holder, grant in world.views.values() if holder == hoarder}
     lane = world.lane_of(quick)
     assert lane is not None
     while quick not in world.waiting:
@@ -115,7 +115,7 @@ def test_one_who_was_split_off_and_keeps_what_the_others_need_is_put_out_after_e
     hoarder, quick = world.open(0, SPLIT_AT_ONCE), world.open(0)
     kept = take(world, hoarder)
     for _ in range(2):
-        world.release(quick, take(world, quick).lease)
+        world.release(quick, take(world, quick).lease_id)
     world.ask(quick)
     world.pass_time(0)
     assert world.detached() == [hoarder]
@@ -127,7 +127,7 @@ def test_one_who_was_split_off_and_keeps_what_the_others_need_is_put_out_after_e
     assert world.put_out == {hoarder}
     world.settle()
     assert quick not in world.waiting
-    assert world.memory.texts[kept.segment] == kept.content
+    assert world.memory.texts[kept.placement.segment] == kept.content
     world.end()
 
 

@@ -38,8 +38,8 @@ def test_a_larger_segment_takes_the_place_of_one_that_is_too_small() -> None:
     assert small is not None
     world.larger(small, PAGE + 1)
     (large,) = world.builds.values()
-    assert (large.step, large.place, large.segment_bytes) == (0, 0, 2 * PAGE)
-    assert small.segment not in world.memory.sizes
+    assert (large.step, large.slot, large.placement.nbytes) == (0, 0, 2 * PAGE)
+    assert small.placement.segment not in world.memory.sizes
     world.end()
 
 
@@ -72,7 +72,7 @@ def test_what_stands_ready_in_a_lost_segment_is_built_again_in_another() -> None
     for segment in lost:
         world.unlink(segment)
     for step in range(4):
-        assert take(world, consumer).segment not in lost
+        assert take(world, consumer).placement.segment not in lost
         assert world.delivered[consumer][-1] == step
     world.end()
     assert not set(lost) & world.memory.sizes.keys()
@@ -82,10 +82,10 @@ def test_who_reads_a_lost_segment_reads_on_while_the_others_get_another() -> Non
     world = World(prefetch=2, segments=3)
     reader, other = world.open(0), world.open(0)
     grant = take(world, reader)
-    world.unlink(grant.segment)
+    world.unlink(grant.placement.segment)
     for consumer in (other, world.open(0)):
-        assert take(world, consumer).segment != grant.segment
-    assert grant.segment in world.memory.sizes, "its room is its reader's until it has done"
+        assert take(world, consumer).placement.segment != grant.placement.segment
+    assert grant.placement.segment in world.memory.sizes, "its room is its reader's until it has done"
     world.end()
     assert world.delivered[reader] == world.delivered[other] == [0]
 
@@ -95,7 +95,7 @@ def test_a_step_whose_worker_finds_its_segment_lost_is_built_again_and_has_not_f
     world.ask(consumer := world.open(0))
     claim = world.claim()
     assert claim is not None
-    world.unlink(claim.segment)
+    world.unlink(claim.placement.segment)
     world.failed(claim)
     assert claim_all(world) == [0, 1]
     world.end()
@@ -107,7 +107,7 @@ def test_a_step_that_was_built_into_a_lost_segment_is_built_again() -> None:
     world.ask(consumer := world.open(0))
     claim = world.claim()
     assert claim is not None
-    world.unlink(claim.segment)
+    world.unlink(claim.placement.segment)
     world.built(claim)
     assert world.waiting == {consumer: 0}
     world.end()
@@ -129,7 +129,7 @@ def test_a_lost_segment_that_memory_cannot_replace_yet_makes_the_step_wait() -> 
     world = World(prefetch=2, segments=2)
     reader, other = world.open(0), world.open(0)
     grant = take(world, reader)
-    world.unlink(grant.segment)
+    world.unlink(grant.placement.segment)
     world.ask(other)
     world.settle()
     assert world.waiting == {other: 0}

@@ -14,7 +14,7 @@ SPLIT = ConsumerOptions(Pace("split", 1.0))
 def go_to(world: World, consumer: int, position: int) -> None:
     """Take and release steps, one after the other, until the next is `position`."""
     while world.position[consumer] < position:
-        world.release(consumer, take(world, consumer).lease)
+        world.release(consumer, take(world, consumer).lease_id)
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)
@@ -88,8 +88,8 @@ def test_the_leases_of_one_who_goes_over_stay_as_they_are() -> None:
     assert world.lane_of(behind) is world.lane_of(ahead) is not world.lane_of(stays)
     go_to(world, stays, 10)
     world.settle()
-    assert world.memory.texts[kept.segment] == kept.content
-    world.release(behind, kept.lease)
+    assert world.memory.texts[kept.placement.segment] == kept.content
+    world.release(behind, kept.lease_id)
     world.end()
 
 

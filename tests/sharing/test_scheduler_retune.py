@@ -49,8 +49,8 @@ def test_a_larger_ring_keeps_what_is_read_and_what_is_being_built() -> None:
     world = World(2, 20)
     consumer = world.open(0)
     grant = take(world, consumer)
-    world.release(consumer, take(world, consumer).lease)
-    world.release(consumer, grant.lease)
+    world.release(consumer, take(world, consumer).lease_id)
+    world.release(consumer, grant.lease_id)
     grant = take(world, consumer)
     assert claim_all(world) == []
     world.retune(5)
@@ -59,7 +59,7 @@ def test_a_larger_ring_keeps_what_is_read_and_what_is_being_built() -> None:
     world.retune(8)
     assert size(world) == 8
     world.settle()
-    assert world.memory.texts[grant.segment] == grant.content
+    assert world.memory.texts[grant.placement.segment] == grant.content
     world.end()
 
 
@@ -68,14 +68,14 @@ def test_a_smaller_ring_waits_for_a_lease_beyond_it_and_claims_within_the_new_wi
     slow, quick = world.open(0, HOLDS_1), world.open(0, HOLDS_1)
     grants = [take(world, quick) for _ in range(4)]
     for grant in grants[:3]:
-        world.release(quick, grant.lease)
+        world.release(quick, grant.lease_id)
     world.retune(2)
     assert claim_all(world) == []
-    world.release(slow, take(world, slow).lease)
+    world.release(slow, take(world, slow).lease_id)
     assert size(world) == 4
     assert claim_all(world) == [2], "the new window is [1, 3)"
-    assert world.memory.texts[grants[3].segment] == grants[3].content
-    world.release(quick, grants[3].lease)
+    assert world.memory.texts[grants[3].placement.segment] == grants[3].content
+    world.release(quick, grants[3].lease_id)
     assert size(world) == 2
     assert len(world.pool) == 2
     world.end()
@@ -87,7 +87,7 @@ def test_a_smaller_ring_follows_a_lease_as_soon_as_its_window_holds_it() -> None
     take(world, quick, 2)
     world.retune(2)
     assert size(world) == 4
-    world.release(slow, take(world, slow).lease)
+    world.release(slow, take(world, slow).lease_id)
     world.ask(slow)
     world.settle()
     assert size(world) == 2
@@ -140,7 +140,7 @@ def test_one_whose_step_lies_beyond_a_ring_that_shrinks_waits_for_those_at_the_b
     assert world.detached() == [slow]
     world.settle()
     assert world.delivered[quick][-1] == 6
-    assert world.memory.texts[kept.segment] == kept.content
+    assert world.memory.texts[kept.placement.segment] == kept.content
 
 
 def test_a_lane_that_nobody_is_in_ends_with_its_last_build_whatever_size_it_was_to_have() -> None:

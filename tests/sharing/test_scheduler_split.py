@@ -49,7 +49,7 @@ def test_one_who_only_asks_ahead_holds_nobody_up_until_it_demands() -> None:
     world = World(2, 6)
     slow, quick = world.open(0, ConsumerOptions(Pace("split", 1.0))), world.open(0)
     for _ in range(2):
-        world.release(quick, take(world, quick).lease)
+        world.release(quick, take(world, quick).lease_id)
     world.ask(quick, demanded=False)
     assert world.lanes.due_s() is None
     world.demand(quick)
@@ -76,13 +76,13 @@ def test_one_who_is_late_only_now_and_then_is_not_split_off() -> None:
     for _ in range(40):
         first = take(world, slow)
         for _ in range(2):
-            world.release(quick, take(world, quick).lease)
+            world.release(quick, take(world, quick).lease_id)
         world.ask(quick)
         world.pass_time(0.75)  # it is late
-        world.release(slow, first.lease)
+        world.release(slow, first.lease_id)
         world.settle()
         world.release_all()
-        world.release(slow, take(world, slow).lease)
+        world.release(slow, take(world, slow).lease_id)
         take(world, slow)
         world.release_all()
         world.pass_time(3.0)
@@ -97,7 +97,7 @@ def test_two_who_are_slow_in_turns_are_both_split_off_in_the_end() -> None:
     for turn in range(3):
         late, early = slow[turn % 2], slow[1 - turn % 2]
         while world.position[early] <= world.position[late]:
-            world.release(early, take(world, early).lease)
+            world.release(early, take(world, early).lease_id)
         hurry(world, quick)
         world.pass_time(0.25)
     assert world.detached() == slow[:1]
@@ -126,7 +126,7 @@ def test_wait_is_lockstep_however_long_it_takes(prefetch: int) -> None:
     world.pass_time(1e9)
     world.settle()
     assert quick in world.waiting
-    world.release(slow, take(world, slow).lease)
+    world.release(slow, take(world, slow).lease_id)
     world.settle()
     assert world.delivered[quick] == list(range(prefetch + 1))
 
@@ -137,7 +137,7 @@ def test_each_of_those_at_the_base_leaves_only_while_somebody_waits_for_it() -> 
     pair = [world.open(0, ConsumerOptions(Pace("split", 1.0))) for _ in range(2)]
     for name in pair:
         take(world, name)
-        world.release(name, take(world, name).lease)
+        world.release(name, take(world, name).lease_id)
     for name in pair:
         world.ask(name)
     world.pass_time(5.0)
@@ -186,14 +186,14 @@ def test_who_is_split_off_with_an_open_request_waits_in_its_new_lane() -> None:
     kept = take(world, slow)
     quick = waiting_for(world, slow)
     for _ in range(3):
-        world.release(slow, take(world, slow).lease)
+        world.release(slow, take(world, slow).lease_id)
     world.ask(slow)  # step 4, while it keeps step 0: both wait for that
     world.pass_time(0)
     assert world.tally["split"] == 1
     assert world.lane_of(slow) is world.lane_of(quick)
     world.settle()
     assert world.delivered[slow][-1] == world.delivered[quick][-1] == 4
-    assert world.memory.texts[kept.segment] == kept.content
+    assert world.memory.texts[kept.placement.segment] == kept.content
     world.end()
 
 
@@ -207,7 +207,7 @@ def test_the_next_request_of_one_who_was_split_off_gets_it_a_lane_of_its_own() -
     assert world.lanes.lanes.keys() == {0}
     assert take(world, slow).step == 1
     assert world.lane_of(slow) is not world.lane_of(quick)
-    assert world.memory.texts[kept.segment] == kept.content
+    assert world.memory.texts[kept.placement.segment] == kept.content
     world.end()
 
 
@@ -258,6 +258,6 @@ def test_a_debt_is_kept_across_a_split_so_that_one_who_stays_slow_does_not_hold_
     world.release_all()
     assert take(world, slow, 2).step == 2
     assert world.lane_of(slow) is world.lane_of(quick) is world.lanes.lanes[0]
-    world.release(quick, take(world, quick).lease)
+    world.release(quick, take(world, quick).lease_id)
     world.ask(quick)
     assert world.lanes.due_s() == 0

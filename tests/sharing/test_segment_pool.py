@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from loader_service.errors import MemoryLimitError
+from loader_service.sharing.placement import Placement
 from loader_service.sharing.segment_pool import SegmentPool
 from tests.sharing.model_memory import PAGE, Memory
 
@@ -84,9 +85,9 @@ def test_a_lease_that_ends_within_the_ring_leaves_the_segment_there() -> None:
 def test_each_use_has_a_higher_generation_also_when_the_segment_was_away() -> None:
     pool, _ = pool_of(1, 1)
     segment = pool.take()
-    assert [pool.use(segment), pool.use(segment)] == [1, 2]
+    assert [pool.use(segment), pool.use(segment)] == [Placement(segment, used, PAGE) for used in (1, 2)]
     pool.give(segment)
-    assert pool.use(pool.take()) == 3
+    assert pool.use(pool.take()).generation == 3
 
 
 def test_growth_leaves_room_for_a_quarter_more_and_holds_for_all_next_segments() -> None:
@@ -244,7 +245,7 @@ class AnyUse(RuleBasedStateMachine):
     def uses_and_leases(self, which: int) -> None:
         usable = [segment for segment in self.standing if segment not in self.memory.given_up]
         segment = usable[which % len(usable)]
-        generation = self.pool.use(segment)
+        generation = self.pool.use(segment).generation
         assert generation > self.generations.get(segment, 0)
         self.generations[segment] = generation
         self.memory.readers[segment] += 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any
 
 import msgpack
 
 from loader_service.errors import ArgumentError
+from loader_service.sharing.placement import Placement
 from loader_service.wire import messages
 from loader_service.wire.messages import CLIENT_MESSAGES, DAEMON_MESSAGES
 
@@ -28,7 +29,7 @@ EXAMPLES: list[Any] = [
     messages.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"], 2**62 - 1),
     messages.Tune(8, "train", {"prefetch": 16, "memory_limit": "4GiB"}, 0),
     messages.Opened(2, 10, 8, 2, 1000, "0" * 64, {"seed": 7, "sampler": {"class": "x"}}),
-    messages.Ready(3, 5, 0, 12, 1, 2, 4, "lsv-1-2-3-4", 9, 128, 2, b"\x90 any bytes", 8),
+    messages.Ready(3, 5, 0, 12, 1, 2, 4, Placement("lsv-1-2-3-4", 9, 4096), 128, 2, b"\x90 any bytes", 8),
     messages.Report(5, {"pid": 1, "streams": [{"name": "train"}], "memory_bytes": 0}),
     messages.Done(6),
     messages.Error(7, ArgumentError("batch_size is 0").to_record()),
@@ -43,4 +44,5 @@ BOTH = CLIENT_MESSAGES | DAEMON_MESSAGES
 def packed(message: Any, **changes: Any) -> bytes:
     """The second frame of a message, with other fields than its class would take."""
     content = {"kind": message.kind} | {field.name: getattr(message, field.name) for field in fields(message)}
-    return bytes(msgpack.packb({name: value for name, value in (content | changes).items() if value is not ...}))
+    sent = {name: value for name, value in (content | changes).items() if value is not ...}
+    return bytes(msgpack.packb(sent, default=astuple))

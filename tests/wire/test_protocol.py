@@ -9,6 +9,7 @@ import msgpack
 import pytest
 
 from loader_service.errors import ProtocolError
+from loader_service.sharing.placement import Placement
 from loader_service.wire import messages
 from loader_service.wire.messages import CLIENT_MESSAGES, DAEMON_MESSAGES, Message
 from loader_service.wire.protocol import VERSION, decode, encode, request_of
@@ -22,6 +23,10 @@ WRONG: dict[str, list[Any]] = {
     "list[int]": [None, 3, "12", {}, [True], [1, -1], [2**63], [1.0], ["1"], [[1]], [0] * (2**17 + 1)],
     "list[str]": [None, "ab", {}, [3], ["a", b"b"], [LONGEST_TEXT + "é"], [["a"]]],
     "bytes": [None, "ab", 3, [], {}, True],
+    "Placement": [
+        *(None, "a", 3, {}, [], ["a", 1], ["a", 1, 1, 1], ["a", True, 1], ["a", 1, -1], [b"a", 1, 1], [LARGEST, 1, 1]),
+        *(["a", 2**63, 1], ["a", [1], 1], [LONGEST_TEXT + "é", 1, 1], {"segment": "a", "generation": 1, "nbytes": 1}),
+    ],
     "dict[str, Any]": [None, "ab", 3, [], True],
     "dict[Name, Setting]": [
         *(None, "ab", 3, [], True, {"a": None}, {"a": []}, {"a": {}}, {"a": b""}, {"a": 2**63}, {"a": "é" * 201}),
@@ -36,6 +41,7 @@ RIGHT: dict[str, list[Any]] = {
     "list[int]": [[], [0], [LARGEST], list(range(1000)), [0] * 2**17],
     "list[str]": [[], [""], ["a"] * 257],
     "bytes": [b"", b"\0", b"ab" * 2**17],
+    "Placement": [Placement("", 0, 0), Placement(LONGEST_TEXT, LARGEST, LARGEST)],
     "dict[str, Any]": [{}, {"": None}, {"a": {"b": [1.5, True, None, b"c"]}}],
     "dict[Name, Setting]": [{}, {"": 0}, {"a": True, "b": -(2**63), "c": 0.5, "é" * 200: "é" * 200}],
 }
@@ -135,9 +141,9 @@ def test_a_message_has_one_frame(count: int) -> None:
         decode(frames, CLIENT_MESSAGES)
 
 
-@pytest.mark.parametrize("version", [b"", b"loader-service/2\n", b"\0" + VERSION, b"x" * 100_000, b"\xff\xfe"])
+@pytest.mark.parametrize("version", [b"", b"loader-service/1\n", b"\0" + VERSION, b"x" * 100_000, b"\xff\xfe"])
 def test_another_version_is_told_with_both(version: bytes) -> None:
-    with pytest.raises(ProtocolError, match=r"loader-service/1.*same release") as caught:
+    with pytest.raises(ProtocolError, match=r"loader-service/2.*same release") as caught:
         decode([version + encode(messages.Bye())[0].removeprefix(VERSION)], CLIENT_MESSAGES)
     assert len(str(caught.value)) < 300
 

@@ -166,7 +166,7 @@ class Builds:
         except (MemoryLimitError, SharedMemoryError) as error:
             self._workers.send(worker, Denied(need.task, error.to_record()))
         else:
-            larger = Larger(need.task, claim.segment, claim.generation, claim.segment_bytes)
+            larger = Larger(need.task, claim.placement)
             self._workers.send(worker, larger)
 
     def _commit(self, task: Task) -> None:
@@ -174,7 +174,7 @@ class Builds:
         self._answer_all(task.stream.lanes.built(task.claim, task.built))
 
     def _fail(self, task: Task, error: dict[str, Any]) -> None:
-        if task.stream.lanes.pool.lost(task.claim.segment):  # that may be why: it is built again, in another
+        if task.stream.lanes.pool.lost(task.claim.placement.segment):  # that may be why: it is built again, in another
             task.stream.lanes.aborted(task.claim)
             return
         _log.error("%s: %s", task.where, error.get("message"), extra=task.fields)

@@ -31,14 +31,13 @@ def ready(request: int, grant: Grant, prefetch: int) -> Ready:
     built: Built = grant.content
     return Ready(
         request=request,
-        lease=grant.lease,
-        lane=grant.lane,
+        lease=grant.lease_id,
+        lane=grant.lane_id,
         step=grant.step,
         epoch=built.epoch,
         step_in_epoch=built.step_in_epoch,
-        slot=grant.place,
-        segment=grant.segment,
-        generation=grant.generation,
+        slot=grant.slot,
+        placement=grant.placement,
         nbytes=built.nbytes,
         rows=built.rows,
         layout=built.layout,

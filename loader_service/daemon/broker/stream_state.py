@@ -80,7 +80,7 @@ class StreamState:
                 "step": slot.step,
                 "state": slot.state.value,
                 "segment": slot.segment,
-                "generation": slot.generation,
+                "generation": slot.placement.generation if slot.placement else 0,
                 "bytes": self.lanes.pool.nbytes(slot.segment),
                 "leased": self.lanes.pool.leased(slot.segment),
             }

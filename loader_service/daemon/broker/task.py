@@ -40,12 +40,10 @@ class Task:
 
     def build(self, number: int, explain: bool) -> Build:
         """The order to build it."""
-        claim = self.claim
-        place = (claim.segment, claim.generation, claim.segment_bytes)
-        return Build(number, self.stream.number, claim.step, *place, explain)
+        return Build(number, self.stream.number, self.claim.step, self.claim.placement, explain)
 
     def verify(self, number: int) -> Verify:
         """The order to build it once more and to compare."""
         assert self.built is not None  # else there is nothing to compare with
-        place = (self.claim.segment, self.claim.generation)
-        return Verify(number, self.stream.number, self.claim.step, *place, self.built.nbytes, self.built.layout)
+        claim, built = self.claim, self.built
+        return Verify(number, self.stream.number, claim.step, claim.placement, built.nbytes, built.layout)

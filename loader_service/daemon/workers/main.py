@@ -136,22 +136,21 @@ class _Target:
     def __init__(self, worker: Worker, build: Build) -> None:
         self._worker, self._build = worker, build
         self._segment: Segment | None = None
-        self._generation = build.generation
+        self._placement = build.placement
         self._layout = Layout((), 0)
 
     def allocate(self, layout: Layout) -> NDArray[np.uint8]:
         """The payload for `layout`, in a larger segment where its own is too small."""
-        name, needed = self._build.segment, HEADER_BYTES + layout.nbytes
-        if needed > self._build.nbytes:
-            larger = self._worker.larger(self._build.task, needed)
-            name, self._generation = larger.segment, larger.generation
-        self._layout, self._segment = layout, self._worker.segment(name)
-        self._segment.begin(self._build.step, self._generation)
+        needed = HEADER_BYTES + layout.nbytes
+        if needed > self._placement.nbytes:
+            self._placement = self._worker.larger(self._build.task, needed).placement
+        self._layout, self._segment = layout, self._worker.segment(self._placement.segment)
+        self._segment.begin(self._build.step, self._placement.generation)
         return self._segment.payload[: layout.nbytes]
 
     def commit(self, batch: Batch) -> Built:
         assert self._segment is not None  # build_into allocates before it returns
-        self._segment.commit(self._build.step, self._generation, self._layout.nbytes)
+        self._segment.commit(self._build.step, self._placement.generation, self._layout.nbytes)
         place = (batch.epoch, batch.step_in_epoch)
         return Built(self._build.task, *place, self._layout.nbytes, batch.rows, pack_layout(self._layout))
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from loader_service.sharing.placement import Placement
+
 __all__ = [
     "Build",
     "Built",
@@ -64,7 +66,7 @@ class Start(msgspec.Struct, frozen=True, tag=True):
 
 
 class Build(msgspec.Struct, frozen=True, tag=True):
-    """Build `step` of stream number `stream` into a segment of `nbytes`.
+    """Build `step` of stream number `stream` into the segment of `placement`.
 
     explain: say first which samples stand in it.
     """
@@ -72,20 +74,17 @@ class Build(msgspec.Struct, frozen=True, tag=True):
     task: int
     stream: int
     step: int
-    segment: str
-    generation: int
-    nbytes: int
+    placement: Placement
     explain: bool = False
 
 
 class Verify(msgspec.Struct, frozen=True, tag=True):
-    """Build `step` once more, into memory of your own, and compare it with what stands in this use of the segment."""
+    """Build `step` once more, into memory of your own, and compare it with the `nbytes` that stand in `placement`."""
 
     task: int
     stream: int
     step: int
-    segment: str
-    generation: int
+    placement: Placement
     nbytes: int
     layout: bytes
 
@@ -94,9 +93,7 @@ class Larger(msgspec.Struct, frozen=True, tag=True):
     """Answers Need: build into this segment instead."""
 
     task: int
-    segment: str
-    generation: int
-    nbytes: int
+    placement: Placement
 
 
 class Denied(msgspec.Struct, frozen=True, tag=True):

@@ -32,10 +32,10 @@ def second_build(verify: Verify, stream: Stream, find: Callable[[str], Segment])
     find: the mapping of a segment, by its name.
     """
     try:
-        segment = find(verify.segment)
+        segment = find(verify.placement.segment)
     except SharedMemoryError as error:  # its name was removed from the machine
         return Verified(verify.task, [], error.message)
-    segment.check(verify.step, verify.generation, verify.nbytes)
+    segment.check(verify.step, verify.placement.generation, verify.nbytes)
     first = unpack_layout(verify.layout).views(segment.payload)
     try:
         batch = stream.build_into(verify.step, _memory)

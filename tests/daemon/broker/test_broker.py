@@ -47,11 +47,11 @@ def test_a_batch_is_answered_when_it_is_built() -> None:
     consumer = desk.open(step=13)
     assert desk.steps() == [13, 14]
     task = desk.workers.all[0].tasks[0]
-    assert (task.stream, task.nbytes) == (0, PAGE)
+    assert (task.stream, task.placement.nbytes) == (0, PAGE)
     assert desk.say(1, Get(9, consumer, 13, 1, [], True), socket=5) == []
     [(socket, reply)] = desk.build()
     assert socket == identity(1, 5)
-    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.segment, task.generation, 128, 4, b"a layout", 2)
+    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.placement, 128, 4, b"a layout", 2)
 
 
 def test_a_batch_that_stands_ready_is_answered_at_once() -> None:
@@ -68,7 +68,7 @@ def test_consumers_at_one_place_share_what_is_built_once() -> None:
     told = [reply for _, reply in desk.build()] + desk.get(consumers[2], 0, client=2)
     batches = [reply for reply in told if isinstance(reply, Ready)]
     assert len(batches) == 3
-    assert len({batch.segment for batch in batches}) == 1
+    assert len({batch.placement.segment for batch in batches}) == 1
     assert len({batch.lease for batch in batches}) == 3
     assert [build.step for build in desk.workers.given] == [0, 1]
 

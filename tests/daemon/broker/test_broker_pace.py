@@ -124,10 +124,10 @@ def test_a_split_keeps_what_the_slow_one_holds() -> None:
     desk.timer.pass_time(1.0)
     build_all(desk)
     assert sent_steps(desk)[-1] == (identity(2), 2)
-    assert held.segment in desk.leased()
-    assert held.segment not in {build.segment for build in desk.workers.given if build.step >= 2}
+    assert held.placement.segment in desk.leased()
+    assert held.placement.segment not in {build.placement.segment for build in desk.workers.given if build.step >= 2}
     desk.say(1, Release(slow, [held.lease]))
-    assert held.segment not in desk.leased()
+    assert held.placement.segment not in desk.leased()
 
 
 def test_where_the_pace_is_wait_they_go_in_lockstep() -> None:
@@ -182,9 +182,9 @@ def test_one_that_is_put_out_while_it_waits_hears_it_at_once_and_its_run_ends() 
     assert type(desk.error([reply])) is EvictedError
     build_all(desk)
     assert sent_steps(desk) == [(identity(2), 2)]
-    written = {build.segment for build in desk.workers.given if build.step >= 2}
-    assert not written & {one.segment for one in held}, "it may go on reading"
-    assert not {one.segment for one in held} & set(desk.memory.sizes), "unlinked; it keeps its mapping"
+    written = {build.placement.segment for build in desk.workers.given if build.step >= 2}
+    assert not written & {one.placement.segment for one in held}, "it may go on reading"
+    assert not {one.placement.segment for one in held} & set(desk.memory.sizes), "unlinked; it keeps its mapping"
 
 
 def test_one_that_is_closed_and_put_out_with_what_it_kept_is_forgotten() -> None:

@@ -169,12 +169,12 @@ def test_a_batch_that_needs_more_gets_a_larger_segment() -> None:
     [larger] = worker.told
     assert isinstance(larger, Larger)
     assert larger.task == task.task
-    assert larger.nbytes == desk.memory.sizes[larger.segment] >= 3 * PAGE
-    assert larger.segment != task.segment
+    assert larger.placement.nbytes == desk.memory.sizes[larger.placement.segment] >= 3 * PAGE
+    assert larger.placement.segment != task.placement.segment
     [(_, reply)] = desk.build()
     ready = desk.ready([reply])
-    assert (ready.segment, ready.generation) == (larger.segment, larger.generation)
-    assert Retire(task.segment) in desk.workers.broadcasts
+    assert ready.placement == larger.placement
+    assert Retire(task.placement.segment) in desk.workers.broadcasts
 
 
 def test_a_batch_for_which_there_is_no_memory_fails_with_that_error() -> None:
@@ -264,7 +264,7 @@ class AnyOrder:
             assert len(told) - len(steps) <= 1
             assert not any(isinstance(message, Error) for message in told[:-1])
         builds = self.desk.broker._builds
-        written = {task.claim.segment for task in [*builds._tasks.values(), *builds._verifications._waiting]}
+        written = {task.claim.placement.segment for task in [*builds._tasks.values(), *builds._verifications._waiting]}
         assert not written & set(self.desk.leased())
         for number, consumer in self.desk.broker.consumers.items():
             assert consumer.stream.consumer(number)["leases"] <= consumer.credit, "what `status` tells"

@@ -31,11 +31,11 @@ def test_a_step_is_granted_once_another_worker_has_built_the_same_bytes() -> Non
     assert desk.verifying(other) == [0]
     verify = next(task for task in desk.workers.all[other].tasks if isinstance(task, Verify))
     build = desk.workers.given[0]
-    assert (verify.segment, verify.generation, verify.nbytes) == (build.segment, build.generation, 128)
+    assert (verify.placement, verify.nbytes) == (build.placement, 128)
     while desk.steps(other)[0] != 0:
         desk.build(other)
     [(_, reply)] = desk.build(other)
-    assert desk.ready([reply]).segment == build.segment
+    assert desk.ready([reply]).placement == build.placement
     assert counts(desk)[1:] == (1, 0, 0)
 
 

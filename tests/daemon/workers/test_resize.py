@@ -7,6 +7,7 @@ import signal
 
 from loader_service.daemon.workers.messages import Build, Built, Retire, Started
 from loader_service.daemon.workers.supervisor import Worker
+from loader_service.sharing.placement import Placement
 from loader_service.wire.process import start_time
 from tests.daemon.workers.worker_harness import NBYTES, Begin, WorkerHarness
 
@@ -16,7 +17,7 @@ def numbers(one: WorkerHarness) -> list[int]:
 
 
 def assign(one: WorkerHarness, worker: Worker, task: int, step: int = 0) -> None:
-    one.supervisor.assign(worker, Build(task, 0, step, one.segment, task, NBYTES))
+    one.supervisor.assign(worker, Build(task, 0, step, Placement(one.segment, task, NBYTES)))
 
 
 def until_gone(one: WorkerHarness, *pids: int) -> None:

@@ -15,6 +15,7 @@ from loader_service.daemon.workers import messages
 from loader_service.daemon.workers.messages import Built, Denied, Failed, Larger, Need, Retire
 from loader_service.daemon.workers.supervisor import Supervisor, Worker
 from loader_service.errors import BuildError, MemoryLimitError
+from loader_service.sharing.placement import Placement
 from loader_service.wire.process import start_time
 from tests.daemon import streams
 from tests.daemon.workers.worker_harness import NBYTES, Begin, WorkerHarness
@@ -62,7 +63,7 @@ def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(c
     assert one.until_said(Need, 2).task == 2
     larger = one.memory.create(NBYTES)
     one.supervisor.send(one.first, Retire(one.segment))
-    one.supervisor.send(one.first, Larger(2, larger, 5, NBYTES))
+    one.supervisor.send(one.first, Larger(2, Placement(larger, 5, NBYTES)))
     one.check(one.until_said(Built), larger, 1, 5)
 
 

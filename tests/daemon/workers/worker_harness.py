@@ -16,6 +16,7 @@ from loader_service.daemon.workers.crashes import Crash
 from loader_service.daemon.workers.messages import Build, Built, FromWorker, Start
 from loader_service.daemon.workers.supervisor import Supervisor, Worker
 from loader_service.daemon.workers.watchdog import Timeouts
+from loader_service.sharing.placement import Placement
 from loader_service.wire.layouts import unpack_layout
 from loader_service.wire.process import start_time
 from loader_service.wire.segment import Segment
@@ -75,7 +76,7 @@ class WorkerHarness:
         return [message for message in self.said if isinstance(message, kind)]
 
     def assign(self, task: int, step: int = 0, nbytes: int = NBYTES) -> None:
-        self.supervisor.assign(self.first, Build(task, 0, step, self.segment, task, nbytes))
+        self.supervisor.assign(self.first, Build(task, 0, step, Placement(self.segment, task, nbytes)))
 
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self.supervisor.workers if worker.process]
