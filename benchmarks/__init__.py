@@ -1,1 +1,1 @@
-"""Measurements: ratios taken side by side in one run. `python -m benchmarks.core` and its siblings print a table."""
+"""Measurements of this project, each beside what it is compared with, and a soak test."""

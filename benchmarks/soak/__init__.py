@@ -1,1 +1,1 @@
-"""Hours of faults: a daemon, eight consumers that wander, kills at random moments, and every digest checked."""
+"""A soak test: one daemon, eight random consumers, faults at random moments, and every digest checked."""

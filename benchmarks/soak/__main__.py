@@ -12,16 +12,16 @@ import sys
 import threading
 from pathlib import Path
 
-from benchmarks.soak.plan import Kind
-from benchmarks.soak.run import Options, Outcome, soak
-from benchmarks.soak.shm_filler import Room
-from benchmarks.soak.vitals import Vitals
+from benchmarks.processes import ResourceUsage
+from benchmarks.soak.run import SoakOptions, SoakResult, soak
+from benchmarks.soak.schedule import FaultKind
+from benchmarks.soak.shm_filler import ShmFiller
 
 _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Parse, run, print."""
+    """Parse the arguments, run a soak and print its results; the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, required=True, help="how long the consumers read")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random")
@@ -30,45 +30,45 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.fill:
         try:
-            Room.check()
+            ShmFiller.check()
         except ValueError as error:
             parser.error(str(error))
     interrupted = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.set())
     print(f"soaking for {arguments.minutes:g} minutes; Ctrl-C ends it", flush=True)
-    outcome = soak(Options(arguments.minutes * 60, arguments.seed, arguments.fill), interrupted.is_set)
-    _print(outcome)
+    result = soak(SoakOptions(arguments.minutes * 60, arguments.seed, arguments.fill), interrupted.is_set)
+    _print(result)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(outcome.to_mapping(), indent=2))
-    return (_INTERRUPTED if interrupted.is_set() else 0) if outcome.good else 1
+        arguments.json.write_text(json.dumps(result.to_mapping(), indent=2))
+    return (_INTERRUPTED if interrupted.is_set() else 0) if result.good else 1
 
 
-def _print(outcome: Outcome) -> None:
-    print(f"seed {outcome.options.seed}, {outcome.seconds:.0f} s, {outcome.daemons} daemons")
-    for name, (planned, done) in outcome.faults.items():
-        _row(Kind[name.upper()].value, f"{done} of {planned}" if done != planned else str(done))
-    _row("batches checked", f"{outcome.checked:,}")
-    _row("views checked again", f"{outcome.again:,}")
-    for name, number in outcome.notes.items():
-        _row(name, f"{number:,}")
-    _row("longest wait of a consumer, s", f"{max(outcome.waits, default=(0.0, ''))[0]:.1f}")
-    _row("wrong", str(outcome.wrong))
-    _row("errors", str(outcome.errors))
-    _row("leaks", str(len(outcome.leaks)))
+def _print(result: SoakResult) -> None:
+    print(f"seed {result.options.seed}, {result.seconds:.0f} s, {len(result.daemons)} daemons")
+    for name, (planned, done) in result.faults.items():
+        _print_row(FaultKind[name.upper()].value, f"{done} of {planned}" if done != planned else str(done))
+    _print_row("batches checked", f"{result.batches:,}")
+    _print_row("views checked again", f"{result.views:,}")
+    for name, number in result.notes.items():
+        _print_row(name, f"{number:,}")
+    _print_row("longest wait of a consumer, s", f"{max(result.waits, default=(0.0, ''))[0]:.1f}")
+    _print_row("wrong", str(result.wrong))
+    _print_row("errors", str(result.errors))
+    _print_row("leaks", str(len(result.leaks)))
     print(f"  {'':<44}{'descriptors':>16}{'threads':>12}{'PSS in MiB':>18}")
-    _pair(f"the daemon that lived {outcome.longest_s:.0f} s", outcome.life)
-    _pair("daemon without consumers, first and last", outcome.rest)
-    _pair("this process", outcome.own)
-    for text in [*outcome.texts, *(f"LEAK {leak}" for leak in outcome.leaks)]:
+    _print_usage(f"the daemon that lived {result.longest_s:.0f} s", result.longest)
+    _print_usage("daemon without consumers, first and last", result.at_rest)
+    _print_usage("this process", result.own)
+    for text in [*result.texts, *(f"LEAK {leak}" for leak in result.leaks)]:
         print(f"\n{text}")
 
 
-def _row(name: str, value: str) -> None:
+def _print_row(name: str, value: str) -> None:
     print(f"  {name:<44}{value:>16}")
 
 
-def _pair(name: str, pair: tuple[Vitals | None, Vitals | None]) -> None:
+def _print_usage(name: str, pair: tuple[ResourceUsage | None, ResourceUsage | None]) -> None:
     before, after = pair
     if before is not None and after is not None:
         descriptors = f"{before.descriptors} -> {after.descriptors}"

@@ -1,7 +1,8 @@
-"""The wanderers' processes.
+"""The processes of the random consumers.
 
-Owns `Crowd`. Invariant: each place has a living process, but between its death and the next `tend`; only processes of
-its own are signalled. Fails never: what is wrong is told to the ledger.
+Owns `ConsumerPool`. Invariant: each place of the pool has a living process, except between its death and the next
+`restart_ended`; only processes that the pool started are signalled. It raises nothing: problems are counted by the
+`DigestChecker`.
 """
 
 from __future__ import annotations
@@ -16,72 +17,80 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.soak.daemon_runner import MARK
-from benchmarks.soak.digest_checker import Ledger
+from benchmarks.soak.daemon_runner import ENVIRONMENT_MARK
+from benchmarks.soak.digest_checker import DigestChecker
 
-__all__ = ["Crowd"]
+__all__ = ["ConsumerPool"]
 
 _END_S = 30.0
-"""So long an end may take: who waits for a step gets it, for the daemon lives."""
+"""Seconds that a consumer may take to end: one that waits for a step gets it first, for the daemon is alive."""
 
 
 @dataclass(slots=True)
 class _Place:
-    number: int
-    lives: int = 0
+    place_id: int
+    starts: int = 0
     process: subprocess.Popen[bytes] | None = None
     log: Path = Path()
     killed: bool = False
     stopped: bool = False
 
 
-class Crowd:
-    """`count` wanderers at `endpoint`, whose seeds follow from `seed`; their files lie in `directory`."""
+class ConsumerPool:
+    """Processes of `benchmarks.soak.random_consumer`.
 
-    def __init__(self, count: int, seed: int, endpoint: str, directory: Path, ledger: Ledger) -> None:
-        self._seed, self._endpoint, self._directory, self._ledger = seed, endpoint, directory, ledger
-        self._places = [_Place(number) for number in range(count)]
+    Args:
+        size: Number of processes.
+        seed: Each process has a seed of its own that follows from this one.
+        endpoint: Endpoint of the daemon.
+        directory: Where their logs lie.
+        checker: Reads their logs.
+    """
+
+    def __init__(self, size: int, seed: int, endpoint: str, directory: Path, checker: DigestChecker) -> None:
+        self._seed, self._endpoint, self._directory, self._checker = seed, endpoint, directory, checker
+        self._places = [_Place(place_id) for place_id in range(size)]
 
     @property
-    def awake(self) -> bool:
-        """Whether all have begun."""
+    def all_running(self) -> bool:
+        """True once every process has begun to act."""
         return all(place.log.is_file() for place in self._places)
 
-    def tend(self) -> None:
-        """Start who is not there; one that ended by itself is an error."""
+    def restart_ended(self) -> None:
+        """Start each process that does not run; one that ended by itself is an error."""
         for place in self._places:
             if place.process is None or place.process.poll() is not None:
-                self._bury(place, expected=-signal.SIGKILL if place.killed else None)
+                self._collect(place, expected=-signal.SIGKILL if place.killed else None)
                 self._start(place)
 
-    def kill(self, rng: random.Random) -> bool:
-        """SIGKILL for one of those that run."""
-        place = self._pick(rng)
+    def kill_one(self, rng: random.Random) -> bool:
+        """Send SIGKILL to a running process; False where none runs."""
+        place = self._choose(rng)
         if place is not None and place.process is not None:
             place.killed = True
             place.process.kill()
         return place is not None
 
-    def stop(self, rng: random.Random) -> int | None:
-        """SIGSTOP for one of those that run: its place, for `go_on`."""
-        place = self._pick(rng)
+    def stop_one(self, rng: random.Random) -> int | None:
+        """Send SIGSTOP to a running process; its place for `resume`, None where none runs."""
+        place = self._choose(rng)
         if place is None or place.process is None:
             return None
         place.stopped = True
         place.process.send_signal(signal.SIGSTOP)
-        return place.number
+        return place.place_id
 
-    def go_on(self, number: int) -> None:
-        """SIGCONT for who was stopped, if it is there still."""
-        place = self._places[number]
+    def resume(self, place_id: int) -> None:
+        """Send SIGCONT to a process that was stopped, if it is still there."""
+        place = self._places[place_id]
         if place.stopped and place.process is not None:
             place.stopped = False
             place.process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """SIGTERM for all, and their last words; who does not end in time is an error, and killed."""
+        """Send SIGTERM to all and wait for them; one that does not end in time is an error, and killed. Idempotent."""
         for place in self._places:
-            self.go_on(place.number)
+            self.resume(place.place_id)
             if place.process is not None:
                 place.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _END_S
@@ -91,14 +100,14 @@ class Crowd:
             with suppress(subprocess.TimeoutExpired):
                 place.process.wait(max(0.01, deadline - time.monotonic()))
             if place.process.poll() is None:
-                self._ledger.count_error(f"{place.log.stem} did not end within {_END_S} s")
+                self._checker.count_error(f"{place.log.stem} did not end within {_END_S} s")
                 place.process.kill()
                 place.process.wait()
                 place.killed = True
-            unborn = not place.log.exists()  # it had not begun to listen to SIGTERM
-            self._bury(place, expected=-signal.SIGKILL if place.killed else -signal.SIGTERM if unborn else 0)
+            begun = place.log.exists()  # before that, it does not handle SIGTERM
+            self._collect(place, expected=-signal.SIGKILL if place.killed else 0 if begun else -signal.SIGTERM)
 
-    def _pick(self, rng: random.Random) -> _Place | None:
+    def _choose(self, rng: random.Random) -> _Place | None:
         running = [
             place
             for place in self._places
@@ -107,7 +116,7 @@ class Crowd:
         return rng.choice(running) if running else None
 
     def _start(self, place: _Place) -> None:
-        name = f"wanderer-{place.number}-{place.lives}"
+        name = f"consumer-{place.place_id}-{place.starts}"
         place.log, place.killed, place.stopped = self._directory / f"{name}.log", False, False
         with (self._directory / f"{name}.err").open("wb") as errors:
             command = [sys.executable, "-m", "benchmarks.soak.random_consumer", self._endpoint, f"{self._seed}-{name}"]
@@ -116,20 +125,21 @@ class Crowd:
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,
-                env=os.environ | {MARK: str(self._directory)},
+                env=os.environ | {ENVIRONMENT_MARK: str(self._directory)},
                 process_group=0,
             )
-        self._ledger.follow(place.log)
-        place.lives += 1
+        self._checker.follow(place.log)
+        place.starts += 1
 
-    def _bury(self, place: _Place, expected: int | None) -> None:
-        """Read the last words of a process that has ended; None: it should not have."""
+    def _collect(self, place: _Place, expected: int | None) -> None:
+        """Read the rest of what an ended process wrote; `expected` is its exit code, None where it should not end."""
         process, place.process = place.process, None
         if process is None:
             return
-        self._ledger.finish(place.log)
+        self._checker.finish(place.log)
         errors = place.log.with_suffix(".err")
-        said = errors.read_text(errors="replace")
+        printed = errors.read_text(errors="replace")
         errors.unlink()
-        if process.returncode != expected or said:
-            self._ledger.count_error(f"{place.log.stem} ended with {process.returncode}, and said: {said or 'nothing'}")
+        if process.returncode != expected or printed:
+            ending = f"{place.log.stem} ended with {process.returncode}"
+            self._checker.count_error(f"{ending}, and printed: {printed or 'nothing'}")

@@ -1,8 +1,8 @@
-"""The daemon, started again whenever it ends, as systemd would.
+"""The daemon of a soak, started again whenever it ends, as systemd would.
 
-Owns `Keeper` and `Life`. Invariant: at most one daemon lives, as this process's child, in a process group of its own; a
-life that ends without a signal of ours, or not as that signal should make it, is told to `failed`. Everything here but
-the thread's own loop may be called from any thread.
+Owns `DaemonRunner` and `DaemonProcess`. Invariant: at most one daemon runs, as a child of this process and in a process
+group of its own. A daemon that ends without a signal of the soak, or not in the way that its signal should make it end,
+is reported to `on_error`. All methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -17,125 +17,149 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.soak.vitals import Vitals, vitals
+from benchmarks.processes import ResourceUsage, resource_usage
 from loader_service.daemon.server.shared_memory import identity
 
-__all__ = ["MARK", "Keeper", "Life"]
+__all__ = ["ENVIRONMENT_MARK", "DaemonProcess", "DaemonRunner"]
 
-MARK = "LOADER_SERVICE_SOAK"
-"""The environment variable by which the processes of a soak are known."""
-_POLL_S, _SAMPLE_S, _AGAIN_S, _END_S = 0.02, 1.0, 0.1, 20.0
-_TAIL = 4000
+ENVIRONMENT_MARK = "LOADER_SERVICE_SOAK"
+"""The environment variable by which the processes of a soak are recognised."""
+_POLL_S, _MEASURE_S, _RESTART_S, _END_S = 0.02, 1.0, 0.1, 20.0
+_TAIL_CHARACTERS = 4000
 
 
 @dataclass(slots=True)
-class Life:
-    """One daemon process. told: the signals that it was sent, and whether it was ready then."""
+class DaemonProcess:
+    """One process of the daemon, from its start to its end.
+
+    Attributes:
+        identity: The part of its segments' names that is its own.
+        log: File with what it printed.
+        started_s: Time of its start, on the monotonic clock.
+        ready: True once it serves.
+        signals: The signals that the soak sent, each with `ready` at that moment.
+        first, last: Its resources when it had just begun to serve, and last measured.
+        ready_s, seconds: Seconds from its start until it served, and until its end.
+    """
 
     process: subprocess.Popen[bytes]
     identity: str
     log: Path
     started_s: float
     ready: bool = False
-    told: list[tuple[signal.Signals, bool]] = field(default_factory=list)
-    first: Vitals | None = None
-    last: Vitals | None = None
+    signals: list[tuple[signal.Signals, bool]] = field(default_factory=list)
+    first: ResourceUsage | None = None
+    last: ResourceUsage | None = None
     ready_s: float = 0.0
     seconds: float = 0.0
 
     @property
     def figures(self) -> tuple[float, float, float, str]:
-        """When it started, seconds until it was ready and until its end, and the signal that ended it."""
-        return self.started_s, self.ready_s, self.seconds, " ".join(number.name for number, _ in self.told)
+        """Start, seconds until it served, seconds until its end, and the names of the signals that ended it."""
+        return self.started_s, self.ready_s, self.seconds, " ".join(number.name for number, _ in self.signals)
 
     def wrong_end(self) -> str:
-        """What is not as it should be with its end, or nothing."""
+        """Describe what is wrong with its end; empty where nothing is."""
         code = self.process.returncode
-        allowed = {-signal.SIGKILL} if any(number is signal.SIGKILL for number, _ in self.told) else set()
-        if any(number is signal.SIGTERM for number, _ in self.told):
-            allowed |= {0} if all(ready for _, ready in self.told) else {0, -signal.SIGTERM}
+        allowed = {-signal.SIGKILL} if any(number is signal.SIGKILL for number, _ in self.signals) else set()
+        if any(number is signal.SIGTERM for number, _ in self.signals):
+            allowed |= {0} if all(ready for _, ready in self.signals) else {0, -signal.SIGTERM}
         text = self.log.read_text(errors="replace")
         if code not in allowed:
-            return f"the daemon ended with {code} after {self.told or 'no signal'}:\n{text[-_TAIL:]}"
+            sent = self.signals or "no signal"
+            return f"the daemon ended with {code} after {sent}:\n{text[-_TAIL_CHARACTERS:]}"
         quiet = "Traceback" not in text and (code == -signal.SIGKILL or "leaked" not in text)
-        return "" if quiet else f"the daemon that ended with {code} said:\n{text[-_TAIL:]}"
+        return "" if quiet else f"the daemon that ended with {code} printed:\n{text[-_TAIL_CHARACTERS:]}"
 
 
-class Keeper:
-    """failed(text): called in the thread. full(): whether /dev/shm is filled, so that a start may fail."""
+class DaemonRunner:
+    """A thread that starts the daemon, waits for its end and starts it again.
 
-    def __init__(self, config: Path, directory: Path, failed: Callable[[str], None], full: Callable[[], bool]) -> None:
-        self._config, self._directory, self._failed, self._full = config, directory, failed, full
-        self.lives: list[Life] = []
+    Args:
+        config: The daemon's configuration file.
+        directory: Where its logs lie.
+        on_error: Called by the thread with a description.
+        shm_full: Returns True while /dev/shm is filled, so that a start may fail.
+
+    Attributes:
+        processes: All processes of the daemon, the present one last.
+    """
+
+    def __init__(
+        self, config: Path, directory: Path, on_error: Callable[[str], None], shm_full: Callable[[], bool]
+    ) -> None:
+        self._config, self._directory, self._on_error, self._shm_full = config, directory, on_error, shm_full
+        self.processes: list[DaemonProcess] = []
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="keeper")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="daemon-runner")
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     @property
-    def life(self) -> Life | None:
-        """The daemon of now, if there is one."""
-        life = self.lives[-1] if self.lives else None
-        return None if life is None or life.process.poll() is not None else life
+    def running(self) -> DaemonProcess | None:
+        """The present process of the daemon, if there is one."""
+        last = self.processes[-1] if self.processes else None
+        return None if last is None or last.process.poll() is not None else last
 
     def send(self, number: signal.Signals) -> bool:
-        """Send the daemon a signal, if one lives that was not sent one yet."""
+        """Send the daemon a signal, if one runs that was not sent one yet."""
         with self._lock:
-            life = self.life
-            if life is None or life.told:
+            daemon = self.running
+            if daemon is None or daemon.signals:
                 return False
-            life.told.append((number, life.ready))
-            life.process.send_signal(number)
+            daemon.signals.append((number, daemon.ready))
+            daemon.process.send_signal(number)
         return True
 
     def stop(self) -> None:
-        """End the daemon for good, by SIGTERM, and where that does not help by SIGKILL. Idempotent."""
-        self._stop.set()
+        """End the daemon for good, by SIGTERM, and by SIGKILL where that does not help. Idempotent."""
+        self._stopping.set()
         self.send(signal.SIGTERM)
         if self._thread.ident is not None:
             self._thread.join()
 
-    def _keep(self) -> None:
-        while not self._stop.is_set():
+    def _run(self) -> None:
+        while not self._stopping.is_set():
             with self._lock:
-                life = self._begin()
-            self._watch(life)
-            was_full = self._full()
-            if (wrong := life.wrong_end()) and not (was_full and not life.ready and not life.told):
-                self._failed(wrong)
-            self._stop.wait(_AGAIN_S)
+                daemon = self._start_daemon()
+            self._watch(daemon)
+            was_full = self._shm_full()
+            if (wrong := daemon.wrong_end()) and not (was_full and not daemon.ready and not daemon.signals):
+                self._on_error(wrong)
+            self._stopping.wait(_RESTART_S)
 
-    def _begin(self) -> Life:
-        log = self._directory / f"daemon-{len(self.lives)}.log"
+    def _start_daemon(self) -> DaemonProcess:
+        log = self._directory / f"daemon-{len(self.processes)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "loader_service", "serve", str(self._config)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | {MARK: str(self._directory)},
+                env=os.environ | {ENVIRONMENT_MARK: str(self._directory)},
                 process_group=0,
             )
-        self.lives.append(Life(process, identity(process.pid), log, time.monotonic()))
-        return self.lives[-1]
+        self.processes.append(DaemonProcess(process, identity(process.pid), log, time.monotonic()))
+        return self.processes[-1]
 
-    def _watch(self, life: Life) -> None:
-        """Until it has ended; one that was told to and does not is killed."""
-        deadline = sample = 0.0
-        while life.process.poll() is None:
+    def _watch(self, daemon: DaemonProcess) -> None:
+        """Measure the daemon until it has ended; kill one that was told to end and does not."""
+        deadline = measure_s = 0.0
+        while daemon.process.poll() is None:
             now = time.monotonic()
-            if not life.ready:
-                life.ready, life.ready_s = b": serving " in life.log.read_bytes(), now - life.started_s
-            elif now >= sample and not life.told:
-                life.last = vitals(life.process.pid) or life.last
-                life.first, sample = life.first or life.last, now + _SAMPLE_S
-            if self._stop.is_set():
-                self.send(signal.SIGTERM)  # it may have been started while it was set
-            deadline = deadline or (now + _END_S if life.told else 0.0)
+            if not daemon.ready:
+                daemon.ready, daemon.ready_s = b": serving " in daemon.log.read_bytes(), now - daemon.started_s
+            elif now >= measure_s and not daemon.signals:
+                daemon.last = resource_usage(daemon.process.pid) or daemon.last
+                daemon.first, measure_s = daemon.first or daemon.last, now + _MEASURE_S
+            if self._stopping.is_set():
+                self.send(signal.SIGTERM)  # the daemon may have been started while `stop` was called
+            deadline = deadline or (now + _END_S if daemon.signals else 0.0)
             if deadline and now >= deadline:
-                self._failed(f"the daemon did not end within {_END_S} s of {life.told}")
-                life.process.kill()
+                self._on_error(f"the daemon did not end within {_END_S} s of {daemon.signals}")
+                daemon.process.kill()
             time.sleep(_POLL_S)
-        life.seconds = time.monotonic() - life.started_s
+        daemon.seconds = time.monotonic() - daemon.started_s

@@ -1,8 +1,8 @@
-"""What the wanderers say, against what the contract says.
+"""The events that processes of the soak recorded, compared with the contract.
 
-Owns `Ledger`. Invariant: every line that was written is read and checked once; what is right is computed in this
-process, by the stream itself, and kept. That takes longer than to say it, so what is read waits for its turn: faults
-and consumers are not kept waiting by it.
+Owns `DigestChecker`. Invariant: every line that was written is read and checked once. The right digests are computed in
+this process by the stream itself, and kept. Building takes longer than reading a line, so lines wait for their turn:
+neither faults nor consumers are delayed by the checks.
 """
 
 from __future__ import annotations
@@ -12,96 +12,112 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
+from benchmarks.soak.event_log import ShardStep
 from loader_service import Stream
 
-__all__ = ["Ledger"]
+__all__ = ["DigestChecker"]
 
-_KEPT_TEXTS, _KEPT_WAITS = 40, 10
+_MAX_TEXTS, _MAX_WAITS = 40, 10
 
 
-class Ledger:
-    """checked: batches; again: views that were read once more before they were dropped; wrong: of both together.
+class DigestChecker:
+    """Reads event logs and counts what is wrong.
 
-    waits: the longest, in seconds, with what was waited for. filled: errors of a full /dev/shm are to be expected.
+    Args:
+        streams: The streams that are served, by name.
+        shm_filled: Errors of a full /dev/shm are to be expected.
+
+    Attributes:
+        batches: Number of batches checked.
+        views: Number of views that were read once more before they were dropped.
+        wrong: Number of wrong digests among both.
+        errors: Number of errors.
+        texts: The first errors, and all wrong digests, for people.
+        waits: The longest waits in seconds, each with its place.
+        notes: How often each promised event happened.
     """
 
-    def __init__(self, stream: Stream, *, filled: bool) -> None:
-        self._stream, self._filled = stream, filled
+    def __init__(self, streams: dict[str, Stream], *, shm_filled: bool) -> None:
+        self._streams, self._shm_filled = streams, shm_filled
         self._right: dict[str, str] = {}
-        self._read_to: dict[Path, int] = {}
-        self._unchecked: deque[tuple[str, str]] = deque()  # (line, who)
-        self.checked = self.again = self.wrong = self.errors = 0
+        self._offsets: dict[Path, int] = {}
+        self._unchecked: deque[tuple[str, str]] = deque()  # (line, name of its log)
+        self.batches = self.views = self.wrong = self.errors = 0
         self.waits: list[tuple[float, str]] = []
         self.notes: Counter[str] = Counter()
         self.texts: list[str] = []
 
     def follow(self, log: Path) -> None:
-        """Read this file too from now on."""
-        self._read_to[log] = 0
+        """Read this file, too, from now on."""
+        self._offsets[log] = 0
 
-    def read(self, seconds: float) -> None:
-        """All whole lines that have come; check some of them, for about so many seconds."""
-        for log in self._read_to:
+    def read(self, budget_s: float) -> None:
+        """Read all whole lines that were written, and check lines for about `budget_s` seconds."""
+        for log in self._offsets:
             self._read(log)
-        end_s = time.monotonic() + seconds
+        end_s = time.monotonic() + budget_s
         while self._unchecked and time.monotonic() < end_s:
-            self._take(*self._unchecked.popleft())
+            self._check_line(*self._unchecked.popleft())
 
     def settle(self) -> None:
-        """Check all that has been read."""
+        """Check all lines that were read."""
         while self._unchecked:
-            self._take(*self._unchecked.popleft())
+            self._check_line(*self._unchecked.popleft())
 
     def finish(self, log: Path) -> None:
-        """Its writer has ended: read the rest, and remove it."""
+        """Read the rest of a file whose writer has ended, and remove it."""
         self._read(log)
-        del self._read_to[log]
+        del self._offsets[log]
         log.unlink(missing_ok=True)
 
     def count_error(self, text: str) -> None:
-        """One more error, whoever saw it."""
+        """Count an error, whoever saw it."""
         self.errors += 1
-        if len(self.texts) < _KEPT_TEXTS:
+        if len(self.texts) < _MAX_TEXTS:
             self.texts.append(text)
 
     def _read(self, log: Path) -> None:
         if not log.exists():  # its writer has not begun
             return
         with log.open("rb") as file:
-            file.seek(self._read_to[log])
+            file.seek(self._offsets[log])
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
-        self._read_to[log] += len(whole)
+        self._offsets[log] += len(whole)
         self._unchecked.extend((line, log.stem) for line in whole.decode().splitlines())
 
-    def _take(self, line: str, who: str) -> None:
-        word, _, rest = line.partition(" ")
-        if word == "error":
-            self.count_error(f"{who} {json.loads(rest)}")
-        elif word == "note":
-            self._note(rest, who)
-        elif word == "wait":
-            self.waits.append((float(rest.split()[0]), f"{who} {rest}"))
-            self.waits = sorted(self.waits, reverse=True)[:_KEPT_WAITS]
-        elif word == "again":
-            self.again += 1
-            self._check(rest, f"{who}, a view that was kept")
-        else:
-            self.checked += 1
-            self._check(line, who)
+    def _check_line(self, line: str, writer: str) -> None:
+        event, _, rest = line.partition(" ")
+        match event:
+            case "batch":
+                self.batches += 1
+                self._check_digest(rest, writer)
+            case "view":
+                self.views += 1
+                self._check_digest(rest, f"{writer}, a view that was kept")
+            case "wait":
+                self.waits.append((float(rest.split()[0]), f"{writer} {rest}"))
+                self.waits = sorted(self.waits, reverse=True)[:_MAX_WAITS]
+            case "note":
+                self._count_note(rest, writer)
+            case "error":
+                self.count_error(f"{writer} {json.loads(rest)}")
+            case _:
+                self.count_error(f"{writer} wrote a line without a meaning: {line!r}")
 
-    def _note(self, text: str, who: str) -> None:
+    def _count_note(self, text: str, writer: str) -> None:
         words = text.split()
-        if "SharedMemoryError" in text and not self._filled:
-            self.count_error(f"{who} {text}")
-        self.notes[" ".join(words[:2] if words[0] == "refused" else words[:1]).rstrip(":")] += 1
+        if "SharedMemoryError" in text and not self._shm_filled:
+            self.count_error(f"{writer} {text}")
+        self.notes[" ".join(words[:2] if words[0] == "refused" else words).rstrip(":")] += 1
 
-    def _check(self, line: str, who: str) -> None:
-        place, _, digest = line.rpartition(" ")
-        right = self._right.get(place)
+    def _check_digest(self, text: str, writer: str) -> None:
+        rows, _, digest = text.rpartition(" ")
+        right = self._right.get(rows)
         if right is None:
-            step, rank, world = map(int, place.split())
-            right = self._right[place] = self._stream.build(step, (rank, world)).digest()
+            place = ShardStep.parse(rows)
+            built = self._streams[place.stream].build(place.step, (place.rank, place.world))
+            right = self._right[rows] = built.digest()
         if digest != right:
             self.wrong += 1
-            self.texts.append(f"WRONG {who}: (step rank world) {place}: {digest}, not {right}")
+            self.texts.append(f"WRONG {writer}: (stream step rank world) {rows}: {digest}, not {right}")

@@ -1,7 +1,7 @@
-"""What is left when it should be gone.
+"""Things that are left when they should be gone.
 
-Owns `at_rest` (a daemon whose consumers have left) and `left_behind` (after its end). Invariant: what ends by itself a
-moment later is waited for.
+Owns `leaks_at_rest` (of a daemon whose consumers have left) and `leaks_after_end` (of daemons that have ended).
+Invariant: things that go away by themselves a moment later are waited for.
 """
 
 from __future__ import annotations
@@ -11,30 +11,40 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soak.daemon_runner import MARK, Life
-from benchmarks.soak.setting import PREFETCH, TUNED, WORKERS
-from benchmarks.soak.vitals import Vitals, processes_with, vitals
+from benchmarks.processes import ResourceUsage, processes_with_environment, resource_usage
+from benchmarks.soak.daemon_runner import ENVIRONMENT_MARK, DaemonProcess
+from benchmarks.soak.workload import PREFETCH, TUNED, WORKERS
 from loader_client import Client
 
-__all__ = ["at_rest", "left_behind"]
+__all__ = ["leaks_after_end", "leaks_at_rest"]
 
 _DEADLINE_S = 10.0
 _SLACK = 2
 """Descriptors and threads that a process makes once, when it first needs them."""
 
 
-def at_rest(client: Client, before: Vitals) -> tuple[Vitals | None, list[str]]:
-    """The daemon's vitals now that `client` is its only client, and what it still has that it should not have.
+def leaks_at_rest(client: Client, before: ResourceUsage) -> tuple[ResourceUsage | None, list[str]]:
+    """Measure the daemon once `client` is its only client again.
 
-    before: its vitals when that was so before, with the settings of the configuration.
+    Args:
+        client: The only client that is left.
+        before: The daemon's resources when that was so before, with the settings of the configuration.
+
+    Returns:
+        The daemon's resources now, and a line for each thing that it still has.
     """
-    client.status()  # finds the daemon that is there now
+    client.status()  # finds the daemon that runs now
     client.tune(None, **TUNED)
-    left = _wait(lambda: list(_unrest(client.status(), before)))
-    return vitals(client.daemon_pid), left
+    left = _wait_until_none(lambda: list(_daemon_leaks(client.status(), before)))
+    return resource_usage(client.daemon_pid), left
 
 
-def _unrest(status: dict[str, Any], before: Vitals) -> Iterator[str]:
+def leaks_after_end(directory: Path, sockets: Path, daemons: list[DaemonProcess]) -> list[str]:
+    """List processes, segments and files of `daemons`, all of which have ended."""
+    return _wait_until_none(lambda: list(_system_leaks(directory, sockets, daemons)))
+
+
+def _daemon_leaks(status: dict[str, Any], before: ResourceUsage) -> Iterator[str]:
     if status["clients"] != 1 or status["consumers"]:
         yield f"{status['clients']} clients instead of one, with the consumers {status['consumers']}"
     for stream in status["streams"]:
@@ -42,29 +52,25 @@ def _unrest(status: dict[str, Any], before: Vitals) -> Iterator[str]:
             yield f"{stream['segments']} segments instead of {PREFETCH}, and the lanes {stream['lanes']}"
     if [worker["state"] for worker in status["workers"]] != ["ready"] * WORKERS:
         yield f"the workers {status['workers']} instead of {WORKERS} that are ready"
-    now = vitals(status["pid"])
+    now = resource_usage(status["pid"])
     grown = 0 if now is None else max(now.descriptors - before.descriptors, now.threads - before.threads)
     if now is None or grown > _SLACK:
         yield f"the daemon at rest has {now}; before it had {before}"
 
 
-def left_behind(directory: Path, sockets: Path, lives: list[Life]) -> list[str]:
-    """Processes, segments and files of the daemons `lives`, all of which have ended."""
-    return _wait(lambda: list(_left(directory, sockets, lives)))
-
-
-def _left(directory: Path, sockets: Path, lives: list[Life]) -> Iterator[str]:
-    for pid, command in processes_with(MARK, str(directory)):
+def _system_leaks(directory: Path, sockets: Path, daemons: list[DaemonProcess]) -> Iterator[str]:
+    for pid, command in processes_with_environment(ENVIRONMENT_MARK, str(directory)):
         yield f"process {pid}: {command}"
     for path in sorted(Path("/dev/shm").glob("lsv-*")):
-        if any(path.name.startswith(f"{life.identity}-") for life in lives):
+        if any(path.name.startswith(f"{daemon.identity}-") for daemon in daemons):
             yield f"segment {path}"
     for path in sorted(sockets.iterdir()):
         yield f"file {path}"
 
 
-def _wait(left: Callable[[], list[str]]) -> list[str]:
+def _wait_until_none(find: Callable[[], list[str]]) -> list[str]:
+    """Call `find` until it finds nothing, or the deadline has passed; what it found last."""
     deadline = time.monotonic() + _DEADLINE_S
-    while (found := left()) and time.monotonic() < deadline:
+    while (found := find()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found

@@ -1,12 +1,11 @@
-"""One soak, from the first daemon to the last look for leaks.
+"""One soak, from the start of the first daemon to the last search for leaks.
 
-Owns `Options`, `Outcome` and `soak`. Invariant: whatever happens, all processes are ended, by their own handles, and
-/dev/shm and the temporary directory are given back. Fails with what keeps the first daemon from serving.
+Owns `SoakOptions`, `SoakResult` and `soak`. Invariant: whatever happens, all processes are ended, by their own handles,
+and /dev/shm and the temporary directory are given back. It raises what keeps the first daemon from serving.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -17,71 +16,82 @@ from pathlib import Path
 from typing import Any
 
 import loader_client
-from benchmarks.soak.consumer_pool import Crowd
-from benchmarks.soak.daemon_runner import Keeper
-from benchmarks.soak.digest_checker import Ledger
-from benchmarks.soak.faults import Injector
-from benchmarks.soak.leaks import at_rest, left_behind
-from benchmarks.soak.plan import Kind, plan
-from benchmarks.soak.setting import CONSUMERS, RINGS, configuration, stream
-from benchmarks.soak.shm_filler import Room
-from benchmarks.soak.vitals import Vitals, vitals
+from benchmarks.processes import ResourceUsage, resource_usage
+from benchmarks.soak.consumer_pool import ConsumerPool
+from benchmarks.soak.daemon_runner import DaemonRunner
+from benchmarks.soak.digest_checker import DigestChecker
+from benchmarks.soak.faults import FaultInjector, Targets
+from benchmarks.soak.leaks import leaks_after_end, leaks_at_rest
+from benchmarks.soak.schedule import FaultKind, fault_schedule
+from benchmarks.soak.shm_filler import ShmFiller
+from benchmarks.soak.workload import CONSUMERS, MEMORY_LIMITS, STREAM, configuration, make_stream
 from loader_client import Client
 from loader_service.errors import LoaderServiceError, ServiceClosedError
 
-__all__ = ["Options", "Outcome", "soak"]
+__all__ = ["SoakOptions", "SoakResult", "soak"]
 
 _TICK_S, _CHECK_S, _STATUS_S, _GRACE_S = 0.05, 0.15, 1.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """seconds: how long the consumers wander; fill: /dev/shm is filled now and then."""
+class SoakOptions:
+    """Options of a soak.
+
+    Attributes:
+        seconds: How long the consumers act.
+        seed: Of all that is random.
+        fill_shm: Also fill /dev/shm now and then.
+    """
 
     seconds: float
     seed: int = 0
-    fill: bool = False
+    fill_shm: bool = False
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What came of it. faults: kind -> (planned, done); life: of the daemon that lived longest, at its start and end.
+class SoakResult:
+    """Results of a soak.
 
-    waits: the longest of consumers, in seconds; lives: of the daemons, (start, seconds to ready, seconds to the end,
-    signal); rest: of the first daemon before the first consumer, and of the last one after the last; own: of this
-    process.
+    Attributes:
+        faults: Kind -> (planned, injected).
+        batches, views, wrong, errors, texts, waits, notes: As of `DigestChecker`.
+        leaks: One line for each thing that was left.
+        daemons: For each process of the daemon: start, seconds until it served, seconds until its end, signals.
+        longest_s: Lifetime in seconds of the daemon process that lived longest.
+        longest: Its resources at its start and last measured.
+        at_rest: Resources of the first daemon before the first consumer, and of the last one after the last consumer.
+        own: Resources of this process at the same two moments.
     """
 
-    options: Options
+    options: SoakOptions
     seconds: float = 0.0
     faults: dict[str, tuple[int, int]] = field(default_factory=dict)
-    checked: int = 0
-    again: int = 0
+    batches: int = 0
+    views: int = 0
     wrong: int = 0
     errors: int = 0
     texts: list[str] = field(default_factory=list)
     waits: list[tuple[float, str]] = field(default_factory=list)
-    leaks: list[str] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
-    daemons: int = 0
+    leaks: list[str] = field(default_factory=list)
+    daemons: list[tuple[float, float, float, str]] = field(default_factory=list)
     longest_s: float = 0.0
-    lives: list[tuple[float, float, float, str]] = field(default_factory=list)
-    life: tuple[Vitals | None, Vitals | None] = (None, None)
-    rest: tuple[Vitals | None, Vitals | None] = (None, None)
-    own: tuple[Vitals | None, Vitals | None] = (None, None)
+    longest: tuple[ResourceUsage | None, ResourceUsage | None] = (None, None)
+    at_rest: tuple[ResourceUsage | None, ResourceUsage | None] = (None, None)
+    own: tuple[ResourceUsage | None, ResourceUsage | None] = (None, None)
 
     @property
     def good(self) -> bool:
-        """Nothing was wrong, no error, no leak."""
+        """True where nothing was wrong: no digest, no error, no leak."""
         return not (self.wrong or self.errors or self.leaks)
 
     def to_mapping(self) -> dict[str, Any]:
-        """As plain values."""
+        """The results as plain values."""
         return asdict(self)
 
 
-def soak(options: Options, interrupted: Callable[[], bool]) -> Outcome:
-    """Run one; it ends early, and as well, once `interrupted()`."""
+def soak(options: SoakOptions, interrupted: Callable[[], bool]) -> SoakResult:
+    """Run a soak; once `interrupted()` is True it ends early, and as cleanly."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="soak-"))
         stack.callback(shutil.rmtree, directory)
@@ -89,110 +99,102 @@ def soak(options: Options, interrupted: Callable[[], bool]) -> Outcome:
 
 
 class _Soak:
-    def __init__(self, options: Options, directory: Path, stack: ExitStack) -> None:
-        self._options, self._directory = options, directory
+    def __init__(self, options: SoakOptions, directory: Path, stack: ExitStack) -> None:
+        self._options, self._directory, self._stack = options, directory, stack
         self._sockets = directory / "run"
         self._sockets.mkdir(mode=0o700)
-        endpoint = f"ipc://{self._sockets / 'soak.sock'}"
-        self._ledger, self._room = Ledger(stream(options.seed), filled=options.fill), Room()
+        self._endpoint = f"ipc://{self._sockets / 'soak.sock'}"
+        self._checker = DigestChecker({STREAM: make_stream(options.seed)}, shm_filled=options.fill_shm)
+        self._shm = ShmFiller()
         config = directory / "soak.toml"
-        config.write_text(configuration(endpoint, options.seed))
-        self._keeper = Keeper(config, directory, self._ledger.count_error, lambda: self._room.full)
-        self._crowd = Crowd(CONSUMERS, options.seed, endpoint, directory, self._ledger)
-        self._endpoint, self._stack = endpoint, stack
-        self._outcome = Outcome(options)
-        self._injector: Injector | None = None
+        config.write_text(configuration(self._endpoint, options.seed))
+        self._daemon = DaemonRunner(config, directory, self._checker.count_error, lambda: self._shm.full)
+        self._consumers = ConsumerPool(CONSUMERS, options.seed, self._endpoint, directory, self._checker)
+        self._result = SoakResult(options)
 
-    def run(self, interrupted: Callable[[], bool]) -> Outcome:
-        start_s, outcome = time.monotonic(), self._outcome
-        self._stack.callback(self._keeper.stop)
-        self._stack.callback(self._room.clear)
+    def run(self, interrupted: Callable[[], bool]) -> SoakResult:
+        start_s, result = time.monotonic(), self._result
+        self._stack.callback(self._daemon.stop)
+        self._stack.callback(self._shm.clear)
         try:
-            self._from_first_to_last(interrupted)
+            self._run_daemon_and_consumers(interrupted)
         except LoaderServiceError as error:
-            for text in self._ledger.texts:  # the first daemon's words say why it does not serve
+            for text in self._checker.texts:  # what the first daemon printed says why it does not serve
                 error.add_note(text)
             raise
-        outcome.leaks += left_behind(self._directory, self._sockets, self._keeper.lives)
-        outcome.seconds = time.monotonic() - start_s
-        self._fill_in()
-        return outcome
+        result.leaks += leaks_after_end(self._directory, self._sockets, self._daemon.processes)
+        result.seconds = time.monotonic() - start_s
+        self._fill_in_result()
+        return result
 
-    def _from_first_to_last(self, interrupted: Callable[[], bool]) -> None:
-        """Start the daemon and the consumers, and end them."""
-        outcome = self._outcome
-        self._keeper.start()
+    def _run_daemon_and_consumers(self, interrupted: Callable[[], bool]) -> None:
+        """Start the daemon and the consumers, inject the faults, and end them."""
+        result = self._result
+        self._daemon.start()
         with loader_client.connect(self._endpoint, timeout_s=60.0, reconnect_s=120.0) as client:
-            before, own = self._settled(client), _own_vitals()
-            self._stack.callback(self._crowd.end)
-            self._wander(client, interrupted)
-            self._crowd.end()
-            self._ledger.settle()
-            after, outcome.leaks = at_rest(client, before)
-            outcome.own, outcome.rest = (own, _own_vitals()), (before, after)
-        self._keeper.stop()
+            before, own = _settled_usage(client), resource_usage(0)
+            self._stack.callback(self._consumers.end)
+            self._inject_faults(client, interrupted)
+            self._consumers.end()
+            self._checker.settle()
+            after, result.leaks = leaks_at_rest(client, before)
+            result.own, result.at_rest = (own, resource_usage(0)), (before, after)
+        self._daemon.stop()
 
-    @staticmethod
-    def _settled(client: Client) -> Vitals:
-        """The vitals of the daemon that serves nobody yet."""
-        assert all(worker["state"] == "ready" for worker in client.status()["workers"])
-        found = vitals(client.daemon_pid)
-        assert found is not None  # it has just answered
-        return found
-
-    def _wander(self, client: Client, interrupted: Callable[[], bool]) -> None:
-        """Let the consumers wander and the faults happen; all those of the plan, unless interrupted."""
+    def _inject_faults(self, client: Client, interrupted: Callable[[], bool]) -> None:
+        """Let the consumers act and inject the faults: all of the schedule, unless interrupted."""
         options = self._options
-        self._awake(interrupted)
-        faults = plan(options.seed, options.seconds, fill=options.fill)
-        self._injector = injector = Injector(
-            faults, options.seed, self._keeper, self._crowd, self._room, client, self._ledger
-        )
-        self._stack.callback(injector.undo)
-        start_s = look_s = time.monotonic()
+        self._wait_for_consumers(interrupted)
+        faults = fault_schedule(options.seed, options.seconds, fill_shm=options.fill_shm)
+        targets = Targets(self._daemon, self._consumers, self._shm, client, self._checker)
+        injector = FaultInjector(faults, options.seed, targets)
+        self._stack.callback(injector.reverse_all)
+        start_s = status_s = time.monotonic()
         while not interrupted():
             now = time.monotonic()
-            if now - start_s >= options.seconds and (
-                not injector.pending or now - start_s > options.seconds + _GRACE_S
-            ):
+            late = now - start_s > options.seconds + _GRACE_S
+            if now - start_s >= options.seconds and (not injector.pending or late):
                 break
-            self._crowd.tend()
+            self._consumers.restart_ended()
             injector.act()
-            self._ledger.read(_CHECK_S)
-            if now >= look_s:
-                look_s = now + _STATUS_S
-                self._look(client)
+            self._checker.read(_CHECK_S)
+            if now >= status_s:
+                status_s = now + _STATUS_S
+                self._check_memory(client)
             time.sleep(_TICK_S)
-        injector.undo()
-        counts = {kind: (sum(fault.kind is kind for fault in faults), injector.done[kind]) for kind in Kind}
-        self._outcome.faults = {kind.name.lower(): pair for kind, pair in counts.items() if pair[0]}
+        injector.reverse_all()
+        counts = {kind: (sum(fault.kind is kind for fault in faults), injector.done[kind]) for kind in FaultKind}
+        self._result.faults = {kind.name.lower(): pair for kind, pair in counts.items() if pair[0]}
 
-    def _awake(self, interrupted: Callable[[], bool]) -> None:
-        """Wait until the consumers' processes have begun, so that faults find them at work."""
+    def _wait_for_consumers(self, interrupted: Callable[[], bool]) -> None:
+        """Wait until all consumers act, so that the first faults meet them at work."""
         deadline = time.monotonic() + _GRACE_S
-        while not (interrupted() or self._crowd.awake or time.monotonic() > deadline):
-            self._crowd.tend()
+        while not (interrupted() or self._consumers.all_running or time.monotonic() > deadline):
+            self._consumers.restart_ended()
             time.sleep(_TICK_S)
 
-    def _look(self, client: Client) -> None:
-        """Whether the daemon keeps to its limits."""
+    def _check_memory(self, client: Client) -> None:
+        """Check that the daemon keeps to its memory limit."""
         try:
             status = client.status()
         except ServiceClosedError:  # it was killed twice within one request
             return
-        if status["memory_bytes"] > max(RINGS.values()):
-            self._ledger.count_error(f"the daemon has more memory than it may have: {status}")
+        if status["memory_bytes"] > max(MEMORY_LIMITS.values()):
+            self._checker.count_error(f"the daemon has more memory than its limit allows: {status}")
 
-    def _fill_in(self) -> None:
-        outcome, ledger, lives = self._outcome, self._ledger, self._keeper.lives
-        for name in ("checked", "again", "wrong", "errors", "texts", "waits"):
-            setattr(outcome, name, getattr(ledger, name))
-        outcome.notes = dict(sorted(ledger.notes.items()))
-        outcome.lives = [life.figures for life in lives]
-        longest = max(lives, key=lambda life: life.seconds)
-        outcome.daemons, outcome.longest_s = len(lives), longest.seconds
-        outcome.life = (longest.first, longest.last)
+    def _fill_in_result(self) -> None:
+        result, checker, daemons = self._result, self._checker, self._daemon.processes
+        for name in ("batches", "views", "wrong", "errors", "texts", "waits"):
+            setattr(result, name, getattr(checker, name))
+        result.notes = dict(sorted(checker.notes.items()))
+        result.daemons = [daemon.figures for daemon in daemons]
+        longest = max(daemons, key=lambda daemon: daemon.seconds)
+        result.longest_s, result.longest = longest.seconds, (longest.first, longest.last)
 
 
-def _own_vitals() -> Vitals | None:
-    return vitals(os.getpid())
+def _settled_usage(client: Client) -> ResourceUsage:
+    """Measure the daemon before it has served anybody."""
+    assert all(worker["state"] == "ready" for worker in client.status()["workers"])
+    found = resource_usage(client.daemon_pid)
+    assert found is not None  # it has just answered
+    return found

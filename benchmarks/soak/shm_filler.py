@@ -1,7 +1,7 @@
-"""Filling /dev/shm.
+"""Filling /dev/shm and emptying it again.
 
-Owns `Room`. Invariant: what it takes it gives back. Fails with OSError where it cannot be filled, and with ValueError
-where that would take the machine's memory: give the run a small /dev/shm of its own then, for instance
+Owns `ShmFiller`. Invariant: what it takes it gives back. `check` refuses where filling /dev/shm would take the
+machine's memory; give the run a small /dev/shm of its own then, for instance
 
     unshare --user --map-root-user --mount sh -c 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec python …'
 """
@@ -13,46 +13,50 @@ from pathlib import Path
 
 from loader_service.daemon.server.shared_memory import free_bytes
 
-__all__ = ["Room"]
+__all__ = ["ShmFiller"]
 
 _LEFT_BYTES = 64 * 1024
-"""Less than a segment."""
+"""Bytes that stay free: fewer than a segment needs."""
 _MACHINE_BYTES = 2**30
-"""So much of the machine's memory must be left besides."""
+"""Bytes of the machine's memory that must stay available besides."""
 
 
-def _available_bytes() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-
-
-class Room:
-    """What is left in /dev/shm, and a file that takes it."""
+class ShmFiller:
+    """A file in /dev/shm that takes what is free there."""
 
     def __init__(self) -> None:
         self._path = Path(f"/dev/shm/soak-{os.getpid()}")
 
     @staticmethod
     def check() -> None:
-        """Raises ValueError where filling it is no good idea."""
+        """Check that the machine's memory suffices to fill /dev/shm.
+
+        Raises:
+            ValueError: If it does not.
+        """
         free, available = free_bytes() or 0, _available_bytes()
         if free + _MACHINE_BYTES > available:
             raise ValueError(
                 f"/dev/shm has {free} bytes free and the machine {available}; filling the one needs {_MACHINE_BYTES} "
-                "more than it has free: run with a smaller /dev/shm (see benchmarks/soak/room.py)"
+                "more than it has free: run with a smaller /dev/shm (see benchmarks/soak/shm_filler.py)"
             )
 
     @property
     def full(self) -> bool:
+        """True between `fill` and `clear`."""
         return self._path.exists()
 
     def fill(self) -> None:
-        """Leave less than a segment free. Raises OSError."""
+        """Take all but a few KiB of what is free in /dev/shm.
+
+        Raises:
+            OSError: If the memory cannot be had; then nothing is taken.
+        """
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            left = (free_bytes() or 0) - _LEFT_BYTES
-            if left > 0:
-                os.posix_fallocate(fd, 0, left)
+            taken = (free_bytes() or 0) - _LEFT_BYTES
+            if taken > 0:
+                os.posix_fallocate(fd, 0, taken)
         except OSError:
             self.clear()
             raise
@@ -60,5 +64,10 @@ class Room:
             os.close(fd)
 
     def clear(self) -> None:
-        """Idempotent."""
+        """Give the memory back. Idempotent."""
         self._path.unlink(missing_ok=True)
+
+
+def _available_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.soak.plan import Kind, plan
+from benchmarks.soak.schedule import FaultKind, fault_schedule
 from tests.e2e.harness import ROOT
 
 _SEED = 11
@@ -44,16 +44,16 @@ def _soak(seconds: float, figures: Path, timeout_s: float) -> dict[str, Any]:
     printed = _end(process, timeout_s)
     assert process.returncode == 0, printed
     found: dict[str, Any] = json.loads(figures.read_text())
-    assert found["checked"] > 0
-    assert found["again"] > 0
+    assert found["batches"] > 0
+    assert found["views"] > 0
     assert (found["wrong"], found["errors"], found["leaks"]) == (0, 0, [])
-    planned = Counter(fault.kind.name.lower() for fault in plan(_SEED, seconds))
+    planned = Counter(fault.kind.name.lower() for fault in fault_schedule(_SEED, seconds))
     assert found["faults"] == {name: [number, number] for name, number in planned.items()}
     return found
 
 
 def test_a_short_soak_finds_nothing_wrong(tmp_path: Path) -> None:
-    assert {fault.kind for fault in plan(_SEED, 15.0)} == set(Kind) - {Kind.FILL}
+    assert {fault.kind for fault in fault_schedule(_SEED, 15.0)} == set(FaultKind) - {FaultKind.FILL_SHM}
     _soak(15.0, tmp_path / "figures.json", timeout_s=75)
 
 
