@@ -6,6 +6,7 @@ at `start` with whatever keeps the daemon from starting.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -19,8 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-import msgspec
 
 from loader_service.daemon.config.load import Config
 from loader_service.errors import ConfigurationError, WorkerStartError, from_record
@@ -102,8 +101,8 @@ class LocalService:
             make_private_directory(runtime_directory())
             self._directory = Path(tempfile.mkdtemp(prefix="local-", dir=runtime_directory()))
             self.endpoint = f"ipc://{self._directory / 'daemon.sock'}"
-        server = msgspec.structs.replace(server, endpoint=self.endpoint, import_paths=paths)
-        return msgspec.structs.replace(self._config, server=server)
+        server = dataclasses.replace(server, endpoint=self.endpoint, import_paths=paths)
+        return dataclasses.replace(self._config, server=server)
 
     def _spawn(self, config: Config) -> None:
         try:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from loader_service.cli.progress import progress
 from loader_service.contract.samplers.sampler import checked_int
 from loader_service.data.pskd.convert import (
     ConvertOptions,
@@ -48,16 +49,9 @@ _Commands = argparse._SubParsersAction
 @contextmanager
 def _progress(what: str) -> Iterator[Tick]:
     """Called with the samples that are done and their number: a bar on a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+    with progress(sys.stderr, transient=True) as add_bar:
+        tick = add_bar(what)
+        yield lambda done, total: tick(done, total)
 
 
 @contextmanager

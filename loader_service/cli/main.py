@@ -7,14 +7,18 @@ Owns `main`. Exit codes: 0 done, 1 failed (or the demo's digests differ), 2 wron
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from loader_service import __version__
+from loader_service.cli.output import say
+from loader_service.cli.table import print_explanation, print_status
 from loader_service.errors import ConfigurationError, LoaderServiceError, ServiceUnavailableError
 
 __all__ = ["main"]
@@ -23,8 +27,6 @@ _Command = Callable[[argparse.Namespace], int]
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    import msgspec
-
     from loader_service.daemon.config.load import Config
     from loader_service.daemon.ops import logs
     from loader_service.daemon.ops.notify import notify_ready
@@ -33,7 +35,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     as_json = logs.wants_json(os.environ.get(logs.ENVIRONMENT_VARIABLE, "")) or arguments.log_json
     config = Config.load(arguments.config)
     given = {"endpoint": arguments.endpoint, "workers": arguments.workers}
-    filled = msgspec.to_builtins(config.server) | {key: value for key, value in given.items() if value is not None}
+    filled = dataclasses.asdict(config.server) | {key: value for key, value in given.items() if value is not None}
     config = Config.of(config.to_mapping() | {"server": filled}, source="command line")
 
     def ready(endpoint: str) -> None:
@@ -59,8 +61,6 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(status, indent=2))
     else:
-        from loader_service.cli.table import print_status
-
         print_status(status)
     return 0
 
@@ -76,7 +76,7 @@ def _set(arguments: argparse.Namespace) -> int:
         settings[name] = _number(value)
     with loader_client.connect(arguments.endpoint, timeout_s=arguments.timeout) as client:
         client.tune(arguments.stream, **settings)
-    print(f"loader-service: set {', '.join(arguments.settings)}")
+    say(f"loader-service: set {', '.join(arguments.settings)}")
     return 0
 
 
@@ -98,7 +98,7 @@ def _stop(arguments: argparse.Namespace) -> int:
             raise ServiceUnavailableError(
                 f"the daemon (pid {client.daemon_pid}) did not end within {arguments.timeout} s; see its log"
             )
-        print(f"loader-service: the daemon (pid {client.daemon_pid}) has ended")
+        say(f"loader-service: the daemon (pid {client.daemon_pid}) has ended")
     return 0
 
 
@@ -116,8 +116,6 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(place | {"slots": explanation.table()}, indent=2))
     else:
-        from loader_service.cli.table import print_explanation
-
         print_explanation(place, explanation.table())
     return 0
 
@@ -127,6 +125,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     if arguments.text and arguments.save_grid is not None:
         raise ConfigurationError("--save-grid draws images, and --text has none; leave one of them out")
+    needs_images = not arguments.text and arguments.save_grid is None
+    if needs_images and find_spec("PIL") is None:
+        say("Pillow (the extra `images`) is not installed: the demo reads windows of characters instead of pictures")
+        arguments.text = True
     options = DemoOptions(
         files=tuple(map(str, arguments.files)),
         steps=arguments.steps,
@@ -219,10 +221,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _missing_extra(error: ModuleNotFoundError) -> ConfigurationError:
-    return ConfigurationError(
-        f"this command needs the module {error.name!r}; install it with pip install 'loader-service[server,images]'"
-    )
+def _missing_images() -> ConfigurationError:
+    return ConfigurationError("this command draws images with Pillow; install it: pip install 'loader-service[images]'")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -232,9 +232,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: _Command = arguments.command
         return command(arguments)
     except ModuleNotFoundError as error:
-        if error.name not in ("msgspec", "rich", "PIL"):
+        if error.name != "PIL":
             raise
-        return _report(_missing_extra(error))
+        return _report(_missing_images())
     except LoaderServiceError as error:
         return _report(error)
     except KeyboardInterrupt:

@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
 import loader_client
 from loader_service.cli.demo.corpus import CORPUS, make_corpus
-from loader_service.cli.demo.picture import check_writeable, save_grid
 from loader_service.cli.demo.reader import STREAM, digest_batches
+from loader_service.cli.output import say
+from loader_service.cli.progress import AddBar, progress
 from loader_service.contract.stream import Stream
 from loader_service.data import text_line_images
 from loader_service.data.pskd import pipeline_stream
@@ -53,7 +51,7 @@ class DemoOptions:
 
     @property
     def factory_arguments(self) -> dict[str, Any]:
-        files = [str(Path(file).resolve()) for file in self.files]
+        files = [str(Path(file).absolute()) for file in self.files]
         return {"files": files or None, "seed": self.seed, "batch_size": self.batch_size}
 
     def table(self, directory: Path) -> dict[str, Any]:
@@ -128,18 +126,16 @@ class _Reader:
                     pipe.close()
 
 
-def _progress_bars(console: Console) -> Progress:
-    columns = (TextColumn("{task.description:<22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console)
+def _follow(add_bar: AddBar, name: str, steps: int) -> Callable[[int], None]:
+    tick = add_bar(name)
+    return lambda step: tick(step, steps)
 
 
-def _read_twice(endpoint: str, options: DemoOptions, bars: Progress) -> list[dict[str, Any]]:
-    tasks = [bars.add_task(f"consumer {number + 1}", total=options.steps) for number in range(_READERS)]
-
-    def follow(task: TaskID) -> Callable[[int], None]:
-        return lambda step: bars.update(task, completed=step)
-
-    readers = [_Reader(endpoint, options.steps, follow(task)) for task in tasks]
+def _read_twice(endpoint: str, options: DemoOptions, add_bar: AddBar) -> list[dict[str, Any]]:
+    steps = options.steps
+    readers = [
+        _Reader(endpoint, steps, _follow(add_bar, f"consumer {number + 1}", steps)) for number in range(_READERS)
+    ]
     try:
         for reader in readers:
             reader.wait_opened()  # both at step 0 before either reads: then they share a lane from the first step on
@@ -159,15 +155,17 @@ def _builds(endpoint: str, steps: int) -> dict[int, int]:
 
 
 def _draw(endpoint: str, path: Path) -> None:
-    """A picture of the first batch as the daemon serves it."""
+    """Draw the first batch as the daemon serves it."""
+    from loader_service.cli.demo.picture import save_grid
+
     with loader_client.connect(endpoint) as client, client.open(STREAM) as consumer, consumer.get(0) as batch:
         save_grid(batch, path)
 
 
-def _reference(stream: Stream, options: DemoOptions, bars: Progress) -> dict[str, Any]:
-    task = bars.add_task("in-process reference", total=options.steps)
+def _reference(stream: Stream, options: DemoOptions, add_bar: AddBar) -> dict[str, Any]:
     start = time.perf_counter()
-    digest = digest_batches(Loader(stream, 0, options.steps), lambda number: bars.update(task, completed=number))
+    follow = _follow(add_bar, "in-process reference", options.steps)
+    digest = digest_batches(Loader(stream, 0, options.steps), follow)
     return {"digest": digest, "seconds": time.perf_counter() - start, "batches": options.steps}
 
 
@@ -185,40 +183,41 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def _run(options: DemoOptions, directory: Path) -> int:
-    console = Console(highlight=False)
     if options.text:
-        console.print(make_corpus(options.files, directory))
+        say(make_corpus(options.files, directory))
     if options.save_grid is not None:
+        from loader_service.cli.demo.picture import check_writeable
+
         check_writeable(options.save_grid)
     stream = options.stream(directory)
     what = "windows" if options.text else "text lines"
-    console.print(
+    say(
         f"{len(stream.dataset)} {what}, {stream.steps_per_epoch} steps per epoch; "
         f"{options.workers} workers, prefetch {options.prefetch}, {_READERS} consumers"
     )
-    with _progress_bars(console) as bars:
+    with progress(sys.stdout) as add_bar:
         table = {"server": {"workers": options.workers}, "streams": {STREAM: options.table(directory)}}
         with LocalService(table) as service:
-            consumers = _read_twice(service.endpoint, options, bars)
+            consumers = _read_twice(service.endpoint, options, add_bar)
             builds = _builds(service.endpoint, options.steps)
             if options.save_grid is not None:
                 _draw(service.endpoint, options.save_grid)
-        reference = _reference(stream, options, bars)
+        reference = _reference(stream, options, add_bar)
     rows = [(f"consumer {number + 1}", row) for number, row in enumerate(consumers)]
     for line in _result_lines([*rows, ("in-process reference", reference)]):
-        console.print(line, soft_wrap=True)
+        say(line)
     if options.save_grid is not None:
-        console.print(f"a picture of the first batch: {options.save_grid}")
-    return _verdict(console, options, builds, [row["digest"] for row in (*consumers, reference)])
+        say(f"a picture of the first batch: {options.save_grid}")
+    return _verdict(options, builds, [row["digest"] for row in (*consumers, reference)])
 
 
-def _verdict(console: Console, options: DemoOptions, builds: dict[int, int], digests: list[str]) -> int:
+def _verdict(options: DemoOptions, builds: dict[int, int], digests: list[str]) -> int:
     once = len(builds) == options.steps and set(builds.values()) == {1}
     if once:
-        console.print(f"each of the {options.steps} steps was built once for {_READERS} consumers")
+        say(f"each of the {options.steps} steps was built once for {_READERS} consumers")
     else:
         often = {step: times for step, times in builds.items() if times != 1}
-        console.print(f"{len(builds)} of {options.steps} steps were built; more than once: {often or 'none'}")
+        say(f"{len(builds)} of {options.steps} steps were built; more than once: {often or 'none'}")
     agree = len(set(digests)) == 1
-    console.print("all three digests agree" if agree else "THE DIGESTS DIFFER: please report this")
+    say("all three digests agree" if agree else "THE DIGESTS DIFFER: please report this")
     return 0 if agree and once else 1
