@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from importlib.util import find_spec
 from pathlib import Path
 
 from loader_service import __version__
@@ -120,13 +119,21 @@ def _explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _has_pillow() -> bool:
+    try:
+        import PIL  # noqa: F401  # only to see if it is there
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from loader_service.cli.demo.run import DemoOptions, run_demo
 
     if arguments.text and arguments.save_grid is not None:
         raise ConfigurationError("--save-grid draws images, and --text has none; leave one of them out")
     needs_images = not arguments.text and arguments.save_grid is None
-    if needs_images and find_spec("PIL") is None:
+    if needs_images and not _has_pillow():
         say("Pillow (the extra `images`) is not installed: the demo reads windows of characters instead of pictures")
         arguments.text = True
     options = DemoOptions(
