@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,9 @@ from loader_service.contract.collate import BatchContext, ImageBatchCollator, Sl
 from loader_service.contract.rng import SampleRng
 from loader_service.contract.sample import ImageSample
 from loader_service.errors import ArgumentError
+from tests.vectors.files import read_vectors
 
-VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("vectors.json").read_text())["collate"]
+VECTORS: list[dict[str, Any]] = read_vectors("images")["batches"]
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -47,22 +46,22 @@ def known_samples(case: dict[str, Any]) -> list[ImageSample]:
     samples = []
     for entry in case["samples"]:
         pixels = np.array(entry["pixels"], np.uint32).view(np.float32)
-        image = pixels.reshape(case["C"], case["H"], entry["width"])
+        image = pixels.reshape(case["channels"], case["height"], entry["width"])
         samples.append(ImageSample(image, np.array(entry["target"], np.int32), entry["label"]))
     return samples
 
 
-@pytest.mark.parametrize("case", VECTORS, ids=lambda case: f"C={case['C']}-{case['augment']}")
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: f"C={case['channels']}-{case['augmentation']}")
 def test_a_batch_is_the_known_one_bit_for_bit(case: dict[str, Any]) -> None:
-    augmentation = GainOffset() if case["augment"] else None
-    collator = ImageBatchCollator(case["width_multiple"], case["pad"], augmentation)
+    augmentation = GainOffset() if case["augmentation"] else None
+    collator = ImageBatchCollator(case["width_multiple"], case["pad_value"], augmentation)
     samples = known_samples(case)
     layout = collator.plan(samples, make_context(len(samples)))
     tensors = layout.views(np.full(layout.nbytes, 0xFF, np.uint8))
     context = BatchContext(int(case["seed"]), case["epoch"], case["step"], np.array(case["indices"]))
     collator.write(samples, context, tensors)
-    assert tensors.keys() == case["expect"].keys()
-    for name, expected in case["expect"].items():
+    assert tensors.keys() == case["tensors"].keys()
+    for name, expected in case["tensors"].items():
         tensor = tensors[name]
         assert (str(tensor.dtype), list(tensor.shape)) == (expected["dtype"], expected["shape"])
         flat = tensor.reshape(-1)

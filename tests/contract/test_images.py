@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,9 @@ from numpy.typing import NDArray
 
 from loader_service.contract.images import gray8_to_planar, rgb8_to_planar
 from loader_service.errors import ArgumentError
+from tests.vectors.files import read_vectors
 
-VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("vectors.json").read_text())["gray8"]
+VECTORS: list[dict[str, Any]] = read_vectors("images")["grey"]
 
 statistics = st.tuples(st.floats(-2, 2), st.floats(0.01, 4))
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +19,9 @@ from loader_service.contract.samplers import MixingSampler
 from loader_service.contract.stream import Stream
 from loader_service.data import ConcatDataset
 from loader_service.errors import ArgumentError
+from tests.vectors.files import read_vectors
 
-VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("vectors.json").read_text())["mixing"]
+VECTORS: list[dict[str, Any]] = read_vectors("samplers")["mixing"]
 
 sources = st.lists(
     st.tuples(st.integers(0, 50) | st.sampled_from([2**33, 2**60]), st.sampled_from([0, 1, 0.1, 1e-9, 7, 1e300])),
@@ -47,8 +46,8 @@ def by_the_text(sampler: MixingSampler, epoch: int, step: int, slot: int) -> int
 
 @pytest.mark.parametrize("case", VECTORS, ids=lambda c: f"{c['seed']}-{c['sizes']}-{c['epoch']}")
 def test_the_draws_are_the_known_ones(case: dict[str, Any]) -> None:
-    sampler = MixingSampler(case["sizes"], case["shares"], case["B"], int(case["seed"]), steps_per_epoch=9)
-    assert sampler.indices(case["epoch"], case["step"]).tolist() == case["out"]
+    sampler = MixingSampler(case["sizes"], case["shares"], case["batch_size"], int(case["seed"]), steps_per_epoch=9)
+    assert sampler.indices(case["epoch"], case["step"]).tolist() == case["indices"]
 
 
 @given(sources, st.integers(1, 40), st.integers(-(2**63), 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 99))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,9 @@ from hypothesis import strategies as st
 from loader_service.contract.permutation import permute
 from loader_service.contract.rng import mix
 from loader_service.errors import ArgumentError
+from tests.vectors.files import read_vectors
 
-VECTORS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("vectors.json").read_text())["permute"]
+VECTORS: list[dict[str, Any]] = read_vectors("permutation")["cases"]
 AROUND_POWERS = sorted({2**k + d for k in range(1, 17) for d in (-1, 0, 1)} | {70_000})
 
 keys = st.integers(0, 2**64 - 1)
@@ -39,7 +38,7 @@ def inverse(image: int, n: int, key: int) -> int:
 @pytest.mark.parametrize("case", VECTORS, ids=lambda case: f"n={case['n']}")
 def test_positions_go_where_the_known_values_say(case: dict[str, Any]) -> None:
     n, key = int(case["n"]), int(case["key"])
-    positions, expected = [int(p) for p in case["p"]], [int(q) for q in case["out"]]
+    positions, expected = [int(p) for p in case["positions"]], [int(q) for q in case["values"]]
     assert [permute(p, n, key) for p in positions] == expected
     assert permute(np.array(positions, np.uint64), n, key).tolist() == expected
 

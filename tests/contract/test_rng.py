@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,9 @@ from hypothesis import strategies as st
 
 from loader_service.contract.rng import SampleRng, derive, derive_slots, mix
 from loader_service.errors import ArgumentError
+from tests.vectors.files import read_vectors
 
-VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text())
+VECTORS: dict[str, Any] = read_vectors("random-numbers")
 
 words = st.integers(0, 2**64 - 1)
 counters = st.integers(0, 2**63)
@@ -25,8 +24,8 @@ def bits(value: np.float32) -> int:
 
 
 def test_mix_gives_the_known_values_for_ints_and_for_arrays() -> None:
-    states = [int(x) for x, _ in VECTORS["mix"]]
-    expected = [int(y) for _, y in VECTORS["mix"]]
+    states = [int(case["x"]) for case in VECTORS["mix"]]
+    expected = [int(case["value"]) for case in VECTORS["mix"]]
     assert [mix(x) for x in states] == expected
     assert mix(np.array(states, np.uint64)).tolist() == expected
 
@@ -46,9 +45,9 @@ def test_mix_keeps_the_shape_and_leaves_its_argument_alone(shape: tuple[int, ...
     assert (states == 2**64 - 1).all()
 
 
-@pytest.mark.parametrize("row", VECTORS["derive"], ids=str)
-def test_derive_gives_the_known_keys(row: list[Any]) -> None:
-    seed, epoch, step, slot, stream, key = row
+@pytest.mark.parametrize("case", VECTORS["derive"], ids=lambda case: str(list(case.values())[:5]))
+def test_derive_gives_the_known_keys(case: dict[str, Any]) -> None:
+    seed, epoch, step, slot, stream, key = case.values()
     assert derive(int(seed), epoch, step, slot, stream) == int(key)
     assert derive_slots(int(seed), epoch, step, np.array([slot], np.uint64), stream).tolist() == [int(key)]
 
@@ -69,14 +68,14 @@ def test_a_negative_seed_means_its_twos_complement(seed: int, epoch: int) -> Non
     assert derive(seed, epoch, 1, 2, 3) == derive(seed + 2**64, epoch, 1, 2, 3)
 
 
-@pytest.mark.parametrize("case", VECTORS["rng"], ids=lambda case: str(case["state"]))
+@pytest.mark.parametrize("case", VECTORS["generators"], ids=lambda case: str(case["state"]))
 def test_one_generator_gives_the_known_numbers_in_order(case: dict[str, Any]) -> None:
     rng = SampleRng(int(case["state"]))
-    assert [rng.next_u64() for _ in case["u64"]] == [int(u) for u in case["u64"]]
-    assert [bits(rng.next_single()) for _ in case["single"]] == case["single"]
-    assert [rng.next_double() for _ in case["double"]] == [float.fromhex(d) for d in case["double"]]
-    assert [rng.next_int(int(n)) for n, _ in case["int"]] == [int(k) for _, k in case["int"]]
-    assert [bits(rng.next_normal()) for _ in case["normal"]] == case["normal"]
+    assert [rng.next_u64() for _ in case["next_u64"]] == [int(u) for u in case["next_u64"]]
+    assert [bits(rng.next_single()) for _ in case["next_single"]] == case["next_single"]
+    assert [rng.next_double() for _ in case["next_double"]] == [float.fromhex(d) for d in case["next_double"]]
+    assert [rng.next_int(int(draw["n"])) for draw in case["next_int"]] == [int(d["value"]) for d in case["next_int"]]
+    assert [bits(rng.next_normal()) for _ in case["next_normal"]] == case["next_normal"]
 
 
 @given(words)

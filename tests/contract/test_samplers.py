@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,9 @@ from hypothesis import strategies as st
 from loader_service.contract.rng import derive_slots
 from loader_service.contract.samplers import Sampler, SequentialSampler, ShuffledSampler
 from loader_service.errors import ArgumentError
+from tests.vectors.files import read_vectors
 
-VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text())
+VECTORS: dict[str, Any] = read_vectors("samplers")
 EDGES = sorted({0, 1, 2} | {2**k + d for k in range(1, 9) for d in (-1, 0, 1)})
 
 sizes = st.sampled_from(EDGES[1:]) | st.integers(1, 600)
@@ -38,22 +37,22 @@ def whole_epoch(sampler: Sampler, epoch: int) -> list[list[int]]:
     return [sampler.indices(epoch, step).tolist() for step in range(sampler.steps_per_epoch)]
 
 
-@pytest.mark.parametrize("case", VECTORS["sequential"], ids=lambda c: f"{c['n']}-{c['B']}-{c['drop_last']}")
+@pytest.mark.parametrize("case", VECTORS["sequential"], ids=lambda c: f"{c['n']}-{c['batch_size']}-{c['drop_last']}")
 def test_the_sequential_order_is_the_known_one(case: dict[str, Any]) -> None:
-    if not case["steps"]:
+    if case["steps"] is None:
         with pytest.raises(ArgumentError, match="drop_last"):
-            SequentialSampler(case["n"], case["B"], case["drop_last"])
+            SequentialSampler(case["n"], case["batch_size"], case["drop_last"])
         return
-    sampler = SequentialSampler(case["n"], case["B"], case["drop_last"])
+    sampler = SequentialSampler(case["n"], case["batch_size"], case["drop_last"])
     assert whole_epoch(sampler, epoch=0) == case["steps"]
     assert whole_epoch(sampler, epoch=5) == case["steps"]
 
 
 @pytest.mark.parametrize(
-    "case", VECTORS["shuffled"], ids=lambda c: f"{c['seed']}-{c['n']}-{c['B']}-{c['drop_last']}-{c['epoch']}"
+    "case", VECTORS["shuffled"], ids=lambda c: f"{c['seed']}-{c['n']}-{c['batch_size']}-{c['drop_last']}-{c['epoch']}"
 )
 def test_the_shuffled_order_is_the_known_one(case: dict[str, Any]) -> None:
-    sampler = ShuffledSampler(case["n"], case["B"], int(case["seed"]), case["drop_last"])
+    sampler = ShuffledSampler(case["n"], case["batch_size"], int(case["seed"]), case["drop_last"])
     assert whole_epoch(sampler, case["epoch"]) == case["steps"]
 
 

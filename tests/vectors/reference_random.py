@@ -86,9 +86,9 @@ def permute(position: int, n: int, key: int) -> int:
     """R26."""
     if n <= 1:
         return 0
-    bits = next(bits for bits in range(65) if 2**bits >= n)
+    bits = next(bits for bits in range(65) if 1 << bits >= n)
     half = (bits + 1) // 2
-    mask = 2**half - 1
+    mask = (1 << half) - 1
     x = position
     while True:
         left, right = x >> half, x & mask

@@ -28,7 +28,7 @@ __all__ = ["PipelineSampler", "PipelineText", "parse_pipeline", "pipeline_stream
 _HEAD = re.compile(
     r"""\s*stream\s+(?:"(?P<double>[^"\0]+)"|'(?P<single>[^'\0]+)'|(?P<bare>[^\s"'\0](?:(?!\|>)[^\s\0])*))\s*"""
 )
-_STAGE = re.compile(r"\|>\s*(?P<name>\w+)\s*\(\s*(?:(?P<key>\w+)\s*=\s*)?(?P<value>-?\d{1,20})\s*\)\s*")
+_STAGE = re.compile(r"\|>\s*(?P<name>\w+)\s*\(\s*(?:(?P<key>\w+)\s*=\s*)?(?P<value>-?[0-9]{1,20})\s*\)\s*")
 _STAGES = {"shuffle": "seed", "batch": "B", "take": "n"}
 
 
