@@ -13,8 +13,7 @@ import numpy as np
 from benchmarks.timing import Case, print_results, run
 from loader_service import BucketedSampler, Loader, MixingSampler, ShuffledSampler
 from loader_service.contract.permutation import permute
-from loader_service.contract.rng import derive, derive_slots
-from loader_service.contract.rng_array import RngArray
+from loader_service.contract.rng import RngArray, derive, derive_slots
 from loader_service.data import synthetic_lines
 
 _MILLION = 10**6

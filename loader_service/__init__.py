@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from loader_service.contract.batch import Batch
     from loader_service.contract.collate import ImageBatchCollator, PadCollator, StackCollator
-    from loader_service.contract.difference import explain_difference
+    from loader_service.contract.fingerprint import explain_difference
     from loader_service.contract.sample import Dataset, ImageSample
     from loader_service.contract.samplers import BucketedSampler, MixingSampler, SequentialSampler, ShuffledSampler
     from loader_service.contract.stream import Stream
@@ -52,7 +52,7 @@ _HOMES = {
     "ShuffledSampler": "contract.samplers",
     "StackCollator": "contract.collate",
     "Stream": "contract.stream",
-    "explain_difference": "contract.difference",
+    "explain_difference": "contract.fingerprint",
 }
 """Where each public name lives."""
 

@@ -33,7 +33,7 @@ class Loader:
     def __init__(
         self, stream: Stream, start_step: int = 0, stop_step: int | None = None, *, shard: tuple[int, int] = (0, 1)
     ) -> None:
-        Shard(*shard)  # a wrong one is told here
+        Shard.of(shard)  # a wrong one is told here
         self.next_step, self.stop_step = checked_span(start_step, stop_step)
         self.stream = stream
         self._shard, self._pool = shard, BufferPool()

@@ -28,7 +28,6 @@ _TIMEOUT_S = 10.0
 _RECONNECT_S = 30.0
 _MAX_PATIENCE_S = 1e6
 _MAX_HOLD = 65535
-_MAX_WORLD = 2**31
 
 
 class Client:
@@ -79,7 +78,7 @@ class Client:
         start, stop = checked_span(0 if live else start_step, stop_step)
         terms = (_microseconds("patience_s", patience_s), _checked_hold(hold))
         _microseconds("hold_timeout_s", hold_timeout_s)
-        plan = OpenOptions(stream, pace, *terms, _checked_shard(shard), hold_timeout_s)
+        plan = OpenOptions(stream, pace, *terms, Shard.of(shard), hold_timeout_s)
         consumer = Consumer(self._gateway, plan, None if live else start, stop, self)
         self._consumers.add(consumer)
         return consumer
@@ -136,17 +135,6 @@ def _microseconds(name: str, seconds: float) -> int:
     if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_PATIENCE_S:
         raise ArgumentError(f"{name} is {seconds!r}; it must lie in [0, {_MAX_PATIENCE_S:.0f}] seconds")
     return math.ceil(seconds * 1e6)
-
-
-def _checked_shard(shard: tuple[int, int]) -> Shard:
-    try:
-        rank, world = shard
-    except (TypeError, ValueError):
-        raise ArgumentError(f"shard is {shard!r}; it must be (rank, world size)") from None
-    checked = Shard(rank, world)
-    if checked.world > _MAX_WORLD:
-        raise ArgumentError(f"shard is {shard!r}; the world size must be at most {_MAX_WORLD}")
-    return checked
 
 
 def _checked_hold(hold: int | None) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Self
 from loader_client.reading import Reading
 from loader_service.contract.batch import Batch
 from loader_service.contract.checks import checked_step
-from loader_service.contract.difference import explain_difference
+from loader_service.contract.fingerprint import explain_difference
 from loader_service.errors import (
     ArgumentError,
     ServiceClosedError,

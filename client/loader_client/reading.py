@@ -17,7 +17,7 @@ from loader_client.asking import HOLD_POLL_S, Asking
 from loader_client.daemon_connection import DaemonConnection, OpenedStream, OpenOptions
 from loader_service.contract.batch import Batch
 from loader_service.contract.checks import checked_step
-from loader_service.contract.difference import explain_difference
+from loader_service.contract.fingerprint import explain_difference
 from loader_service.errors import (
     BuildError,
     ConsumerClosedError,

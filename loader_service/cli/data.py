@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from loader_service.cli.progress import progress
-from loader_service.contract.samplers.sampler import checked_int
+from loader_service.contract.checks import checked_int
 from loader_service.data.pskd.convert import (
     ConvertOptions,
     Tick,

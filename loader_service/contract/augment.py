@@ -17,24 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.buffers import scratch
-from loader_service.contract.rng import SampleRng, counter_block
-from loader_service.contract.rng_array import RngArray
+from loader_service.contract.checks import checked_float32, set_fields
+from loader_service.contract.rng import RngArray, SampleRng, counter_block
 from loader_service.errors import ArgumentError
 
-__all__ = ["Blur", "Compose", "Erase", "GainOffset", "Noise", "Shear"]
+__all__ = ["Augmentation", "Blur", "Compose", "Erase", "GainOffset", "Noise", "Shear"]
 
 Image = NDArray[np.float32]
 Drawn = tuple[Any, ...]
 """The numbers of one image (numpy scalars), or arrays with those of many."""
 
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
 _EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
 _ADD_LANES = np.uint64(0x0001000100010001)
 _BYTE_SUM_MEAN = np.float32(8 * 127.5)
 _BYTE_SUM_DEVIATION = math.sqrt(8 * (2**16 - 1) / 12)  # correctly rounded everywhere
 
 
-class _Augmentation(ABC):
+class Augmentation(ABC):
     """Checks the fields of the dataclasses below, finite float32 numbers, and keeps them as floats.
 
     draws: the length of `draw`'s answer.
@@ -45,12 +44,8 @@ class _Augmentation(ABC):
 
     def __post_init__(self) -> None:
         for field in fields(cast(Any, self)):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-                raise ArgumentError(f"{field.name} is {value!r}; it must be a number")
-            if not -_FLOAT32_MAX <= value <= _FLOAT32_MAX:
-                raise ArgumentError(f"{field.name} is {value!r}; it must be finite in float32")
-            object.__setattr__(self, field.name, float(value))  # one description, and float64 in all products
+            # A float: one description for equal numbers, and float64 in all products.
+            set_fields(self, **{field.name: checked_float32(field.name, getattr(self, field.name))})
 
     @abstractmethod
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
@@ -65,13 +60,8 @@ class _Augmentation(ABC):
         self.apply(image, *self.draw(rng))
 
 
-def _check_range(name: str, value: float, high: float = 1.0) -> None:
-    if not 0 <= value <= high:
-        raise ArgumentError(f"{name} is {value}; it must lie in [0, {high:g}]")
-
-
 @dataclass(frozen=True, slots=True)
-class GainOffset(_Augmentation):
+class GainOffset(Augmentation):
     """A random contrast and brightness: one single for the gain, then one normal for the offset.
 
     image = image · gain + offset, gain = gain_low + gain_span · single, offset = offset_deviation · normal.
@@ -99,7 +89,7 @@ class GainOffset(_Augmentation):
 
 
 @dataclass(frozen=True, slots=True)
-class Noise(_Augmentation):
+class Noise(Augmentation):
     """Adds to every pixel a number of its own, about normal with this deviation (a sum of eight random bytes).
 
     One u64 of the generator is the key of all pixels: pixel i, row-major, has the i-th output of SplitMix64 from it.
@@ -137,7 +127,7 @@ def _byte_sums(bits: NDArray[np.uint64], half: NDArray[np.uint64]) -> NDArray[np
 
 
 @dataclass(frozen=True, slots=True)
-class Blur(_Augmentation):
+class Blur(Augmentation):
     """Mixes each pixel with its left and right neighbours: weights a/2, 1 - a, a/2 with a = strength · single.
 
     strength: in [0, 1]; the outermost columns count as their own neighbours.
@@ -148,8 +138,8 @@ class Blur(_Augmentation):
     draws: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _Augmentation.__post_init__(self)
-        _check_range("strength", self.strength)
+        Augmentation.__post_init__(self)
+        checked_float32("strength", self.strength, 0.0, 1.0)
 
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
         return (np.float32(self.strength) * rng.next_single(),)
@@ -167,7 +157,7 @@ class Blur(_Augmentation):
 
 
 @dataclass(frozen=True, slots=True)
-class Shear(_Augmentation):
+class Shear(Augmentation):
     """Slants a line: row y moves by slope · (H/2 - y) columns, slope uniform in ±largest, whole columns.
 
     What comes in from outside is `fill`; the width stays. largest: in [0, 1000].
@@ -179,8 +169,8 @@ class Shear(_Augmentation):
     draws: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _Augmentation.__post_init__(self)
-        _check_range("largest", self.largest, 1000.0)
+        Augmentation.__post_init__(self)
+        checked_float32("largest", self.largest, 0.0, 1000.0)
 
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
         return (np.float32(self.largest) * (rng.next_single() * np.float32(2.0) - np.float32(1.0)),)
@@ -198,7 +188,7 @@ class Shear(_Augmentation):
 
 
 @dataclass(frozen=True, slots=True)
-class Erase(_Augmentation):
+class Erase(Augmentation):
     """Fills a random rectangle with `fill`: up to `largest` of the height and of the width, anywhere.
 
     largest: in [0, 1].
@@ -210,8 +200,8 @@ class Erase(_Augmentation):
     draws: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
-        _Augmentation.__post_init__(self)
-        _check_range("largest", self.largest)
+        Augmentation.__post_init__(self)
+        checked_float32("largest", self.largest, 0.0, 1.0)
 
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
         return tuple(rng.next_single() for _ in range(4))
@@ -234,7 +224,7 @@ class Compose:
 
     draws: int
 
-    def __init__(self, *augmentations: _Augmentation | Compose) -> None:
+    def __init__(self, *augmentations: Augmentation | Compose) -> None:
         for one in augmentations:
             if not all(hasattr(one, name) for name in ("draws", "draw", "apply")):
                 raise ArgumentError(f"{one!r} cannot be composed; it needs draws, draw and apply, as GainOffset has")

@@ -1,7 +1,7 @@
 """A digest of everything that a stream's bytes depend on.
 
-Owns `describe` and `digest`. Invariant: equal descriptions give equal batches, in every process; what has no
-stable description (a lambda, a closure) is an error that names it, never a guess.
+Owns `describe`, `digest` and `explain_difference`. Invariant: equal descriptions give equal batches, in every process;
+what has no stable description (a lambda, a closure) is an error that names it, never a guess.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import os
 import re
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from loader_service.errors import FingerprintError
 
-__all__ = ["CONTRACT_VERSION", "describe", "digest"]
+__all__ = ["CONTRACT_VERSION", "describe", "digest", "explain_difference"]
 
 CONTRACT_VERSION = 1
 """Rises if the same stream should ever give other bytes."""
@@ -186,3 +187,49 @@ def digest(description: Any) -> str:
     """SHA-256 of a description, hexadecimal: the fingerprint."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Missing:
+    def __str__(self) -> str:
+        return "nothing"
+
+
+_MISSING = _Missing()
+
+
+def explain_difference(ours: Any, theirs: Any) -> str:
+    """In words, in which parts two streams (or two descriptions) differ; an empty text where they are the same.
+
+    >>> explain_difference({"seed": 1, "sampler": "a"}, {"seed": 2, "sampler": "a"})
+    'seed: 1 here, 2 there'
+    """
+    ours, theirs = getattr(ours, "description", ours), getattr(theirs, "description", theirs)
+    return "\n".join(_differences(ours, theirs, ""))
+
+
+def _differences(ours: Any, theirs: Any, path: str) -> Iterator[str]:
+    if isinstance(ours, dict) and isinstance(theirs, dict) and _as_float(ours) is _as_float(theirs) is None:
+        for key in [*ours, *(key for key in theirs if key not in ours)]:
+            yield from _differences(
+                ours.get(key, _MISSING), theirs.get(key, _MISSING), f"{path}.{key}" if path else key
+            )
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for place, (our, their) in enumerate(zip(ours, theirs, strict=True)):
+            yield from _differences(our, their, f"{path}[{place}]")
+    elif ours != theirs or type(ours) is not type(theirs):  # True is equal to 1, its description is not
+        yield f"{path or 'all'}: {_words(ours)} here, {_words(theirs)} there"
+
+
+def _words(value: Any) -> str:
+    number = _as_float(value)
+    if number is not None:
+        return repr(number)
+    return str(value) if value is _MISSING else json.dumps(value, ensure_ascii=False)
+
+
+def _as_float(value: Any) -> float | None:
+    """The number whose description `value` is, else None: a dict of a user's may have a key "float" too."""
+    try:
+        return float.fromhex(value["float"]) if value.keys() == {"float"} else None
+    except (AttributeError, TypeError, ValueError):
+        return None

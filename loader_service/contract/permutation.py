@@ -7,19 +7,18 @@ restricts it to [0, n). That domain is less than 4n, so the walk takes under fou
 
 from __future__ import annotations
 
-from operator import index
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.checks import MAX_N, checked_int, checked_integer_array
 from loader_service.contract.rng import MASK64, mix
 from loader_service.errors import ArgumentError
 
 __all__ = ["permute"]
 
 _ROUND_SALT = 0x632BE59BD9B4E019
-_MAX_N = 2**63
 _BLOCK = 1 << 14
 
 
@@ -76,36 +75,39 @@ def permute(position: NDArray[np.signedinteger], n: int, key: int) -> NDArray[np
 def permute(
     position: int | NDArray[np.uint64] | NDArray[np.signedinteger], n: int, key: int
 ) -> int | NDArray[np.uint64] | NDArray[np.int64]:
-    """Where `position` of [0, n) goes under `key`.
+    """Permute `position` of [0, n) under `key`.
 
-    position: an int, or an integer array of any shape; unsigned arrays give uint64, signed ones int64.
-    n: 0 <= n <= 2^63 (for n <= 1 the result is 0). Raises ArgumentError outside these ranges.
+    Args:
+        position: an integer in [0, n), or an array of such integers, of any shape.
+        n: an integer in [0, 2^63]; for n <= 1 the answer is 0.
+        key: an integer, taken modulo 2^64.
+
+    Returns:
+        An int in [0, n), or an array of the same shape: int64 for signed positions, uint64 for unsigned ones.
+
+    Raises:
+        ArgumentError: an argument is no integer or lies outside its range.
 
     >>> sorted(permute(p, 5, key=7) for p in range(5))
     [0, 1, 2, 3, 4]
     """
-    n = index(n)
-    if not 0 <= n <= _MAX_N:
-        raise ArgumentError(f"permute got n = {n}; n must lie in [0, 2^63]")
-    if isinstance(position, np.ndarray):
+    n, key = checked_int("n", n, 0, MAX_N), checked_int("key", key)
+    if isinstance(position, np.ndarray) and position.ndim:
         return _checked_array(position, n, key)
     if n <= 1:
+        checked_int("position", position)
         return 0
-    position = index(position)
-    if not 0 <= position < n:
-        raise ArgumentError(f"permute got position {position}; positions must lie in [0, {n})")
-    return _permute_int(position, n, key)
+    return _permute_int(checked_int("position", position, 0, n - 1), n, key)
 
 
 def _checked_array(
     position: NDArray[np.uint64] | NDArray[np.signedinteger], n: int, key: int
 ) -> NDArray[np.uint64] | NDArray[np.int64]:
-    if position.dtype.kind not in "iu":
-        raise ArgumentError(f"permute got an array of {position.dtype}; positions must be integers")
-    signed = position.dtype.kind == "i"
+    positions = checked_integer_array("position", position)
+    signed = positions.dtype.kind == "i"
     if n <= 1:
-        return np.zeros(position.shape, np.int64) if signed else np.zeros(position.shape, np.uint64)
-    if position.size and (int(position.min()) < 0 or int(position.max()) >= n):
-        raise ArgumentError(f"permute got positions outside [0, {n}); pass positions modulo n")
-    out = _permute_array(position.astype(np.uint64).ravel(), n, key).reshape(position.shape)  # [...]
+        return np.zeros(positions.shape, np.int64) if signed else np.zeros(positions.shape, np.uint64)
+    if positions.size and (int(positions.min()) < 0 or int(positions.max()) >= n):
+        raise ArgumentError(f"position has values outside [0, {n}); pass positions modulo n")
+    out = _permute_array(positions.astype(np.uint64).ravel(), n, key).reshape(positions.shape)  # [...]
     return out.astype(np.int64) if signed else out

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import index
 from typing import Any
 
 from numpy.typing import NDArray
 
+from loader_service.contract.checks import checked_int, set_fields, shown
 from loader_service.contract.layout import WHOLE, Layout, TensorSpec
 from loader_service.errors import ArgumentError
 
-__all__ = ["Shard"]
+__all__ = ["MAX_WORLD_SIZE", "Shard"]
+
+MAX_WORLD_SIZE = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,19 @@ class Shard:
     world: int = 1
 
     def __post_init__(self) -> None:
-        try:
-            rank, world = index(self.rank), index(self.world)
-        except TypeError:
-            raise ArgumentError(f"shard is ({self.rank!r}, {self.world!r}); both must be integers") from None
-        if not 0 <= rank < world:
-            raise ArgumentError(f"shard is ({rank}, {world}); 0 <= rank < world size must hold")
-        object.__setattr__(self, "rank", rank)  # a numpy integer would overflow in `rows`
-        object.__setattr__(self, "world", world)
+        world = checked_int("world size", self.world, 1, MAX_WORLD_SIZE)
+        set_fields(self, rank=checked_int("rank", self.rank, 0, world - 1), world=world)
+
+    @classmethod
+    def of(cls, shard: tuple[int, int]) -> Shard:
+        """The shard that a pair (rank, world size) names. Raises ArgumentError.
+
+        >>> Shard.of((1, 4))
+        Shard(rank=1, world=4)
+        """
+        if not isinstance(shard, tuple | list) or len(shard) != 2:
+            raise ArgumentError(f"shard is {shown(shard)}; it must be (rank, world size)")
+        return cls(*shard)
 
     def rows(self, batch_size: int) -> range:
         """The rows of this rank in a batch of `batch_size` rows; may be none."""

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from operator import index as as_index
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from loader_service.contract.batch import Batch
 from loader_service.contract.buffers import aligned_empty
-from loader_service.contract.checks import checked_step
+from loader_service.contract.checks import checked_int, checked_step
 from loader_service.contract.collate import BatchContext, Collator, SlotError
 from loader_service.contract.explain import Explanation, Rows
 from loader_service.contract.fingerprint import CONTRACT_VERSION, describe, digest
@@ -76,10 +75,7 @@ class Stream:
         self.dataset, self.sampler, self.collator = dataset, sampler, collator
         self.transform, self.version = transform, version
         self.caught: type[BaseException] = Exception
-        try:
-            self.seed = as_index(seed)
-        except TypeError:
-            raise ArgumentError(f"seed is {seed!r}; it must be an integer") from None
+        self.seed = checked_int("seed", seed)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -118,13 +114,13 @@ class Stream:
         The caller owns the memory; every byte of every tensor is written. Raises BuildError; an exception of
         `allocate` passes through unchanged.
         """
-        samples, context = self._samples(step, Shard(*shard))
+        samples, context = self._samples(step, Shard.of(shard))
         layout = self._guarded(step, context, lambda: self._plan(samples, context))
         tensors = layout.views(allocate(layout))
         self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
         for tensor in tensors.values():
             tensor.flags.writeable = False
-        return Batch(tensors, as_index(step), context.epoch, context.step_in_epoch, len(context.indices))
+        return Batch(tensors, int(step), context.epoch, context.step_in_epoch, len(context.indices))
 
     def layout(self, step: int) -> Layout:
         """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
@@ -142,7 +138,7 @@ class Stream:
         epoch, step_in_epoch = self.position(step)
         indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
         sources = self.sampler.sources(indices) if hasattr(self.sampler, "sources") else None
-        return Explanation.of(self.seed, as_index(step), epoch, step_in_epoch, Rows(indices, sources))
+        return Explanation.of(self.seed, int(step), epoch, step_in_epoch, Rows(indices, sources))
 
     def _samples(self, step: int, shard: Shard) -> tuple[Sequence[Any], BatchContext]:
         """The samples of the shard's rows, and where they stand."""

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from loader_service.contract.augment import GainOffset
 from loader_service.contract.collate import ImageBatchCollator
-from loader_service.contract.rng import SampleRng, counter_block, derive, derive_slots
-from loader_service.contract.rng_array import RngArray
+from loader_service.contract.rng import RngArray, SampleRng, counter_block, derive, derive_slots
 from loader_service.contract.sample import ImageSample
 from loader_service.contract.samplers import ShuffledSampler
 from loader_service.contract.stream import Stream

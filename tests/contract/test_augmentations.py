@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from loader_service.contract.augment import Blur, Compose, Erase, GainOffset, Noise, Shear
 from loader_service.contract.collate import BatchContext, ImageBatchCollator, SlotError
 from loader_service.contract.fingerprint import describe
-from loader_service.contract.rng import SampleRng, derive
-from loader_service.contract.rng_array import RngArray
+from loader_service.contract.rng import RngArray, SampleRng, derive
 from loader_service.contract.sample import ImageSample
 from loader_service.errors import ArgumentError
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from loader_service.contract.compare import differences
+from loader_service.contract.batch import differences
 
 X = np.arange(6, dtype=np.int32).reshape(2, 3)  # [6] -> [2, 3]
 PLACES = (

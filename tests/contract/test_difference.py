@@ -56,9 +56,9 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"collator": ImageBatchCollator(4)}, f"{AUGMENTED}: {{"),
     (
         {"collator": ImageBatchCollator(4, 0.0, Blur())},
-        f'{AUGMENTED}.class: "loader_service.contract.augment:GainOffset"',
+        f'{AUGMENTED}.class: "loader_service.core.augment:GainOffset"',
     ),
-    ({"collator": StackCollator()}, 'collator.class: "loader_service.contract.collate.line_images:ImageBatch'),
+    ({"collator": StackCollator()}, 'collator.class: "loader_service.core.collate.line_images:ImageBatch'),
     ({"collator": StackCollator()}, 'collator.arguments.name: nothing here, "data" there'),
     ({"version": "1"}, 'version: nothing here, "1" there'),
 ]

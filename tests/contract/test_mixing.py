@@ -88,7 +88,7 @@ def draw_always(monkeypatch: pytest.MonkeyPatch, u: float) -> None:
         rng.next_u64()
         return np.full(len(rng), u, np.float64)
 
-    monkeypatch.setattr("loader_service.contract.rng_array.RngArray.next_double", next_double)
+    monkeypatch.setattr("loader_service.contract.rng.RngArray.next_double", next_double)
 
 
 @pytest.mark.parametrize(("u", "source"), [(0.0, 0), (0.25 - 2**-54, 0), (0.25, 1), (0.5, 3), (1 - 2**-53, 3)])
@@ -173,20 +173,20 @@ NAN, INFINITY = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"shares": [1, NAN]}, "share of source 1 is nan"),
-        ({"shares": [INFINITY, 1]}, "share of source 0 is inf"),
-        ({"shares": [1, -0.5]}, r"share of source 1 is -0\.5; it must be a finite number and not negative"),
-        ({"shares": [1, "a"]}, "share of source 1 is 'a'"),
-        ({"shares": [1, None]}, "share of source 1 is None"),
-        ({"shares": [10**400, 1]}, "share of source 0 is 10000"),
+        ({"shares": [1, NAN]}, r"shares\[1\] is nan; it must be finite"),
+        ({"shares": [INFINITY, 1]}, r"shares\[0\] is inf; it must be finite"),
+        ({"shares": [1, -0.5]}, r"shares\[1\] is -0\.5; it must be at least 0"),
+        ({"shares": [1, "a"]}, r"shares\[1\] is 'a'; it must be a number"),
+        ({"shares": [1, None]}, r"shares\[1\] is None"),
+        ({"shares": [10**400, 1]}, r"shares\[0\] is 10000.*; it must be finite"),
         ({"shares": [1e308, 1e308]}, "shares add up to inf; give smaller ones"),
         ({"shares": [1]}, "2 sizes and 1 shares; give one share for each"),
         ({"shares": [0, 0]}, "no source can be drawn"),
         ({"sizes": [0, 0]}, "no source can be drawn"),
         ({"sizes": [0, 5], "shares": [1, 0]}, "no source can be drawn"),
         ({"sizes": [], "shares": []}, "no source can be drawn"),
-        ({"sizes": [3, -1]}, "size of source 1 is -1"),
-        ({"sizes": [3, 1.5]}, r"size of source 1 is 1\.5; it must be an integer"),
+        ({"sizes": [3, -1]}, r"sizes\[1\] is -1"),
+        ({"sizes": [3, 1.5]}, r"sizes\[1\] is 1\.5; it must be an integer"),
         ({"sizes": [2**63, 1]}, "the sum of the sizes is 9223372036854775809"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"seed": 0.5}, r"seed is 0\.5"),

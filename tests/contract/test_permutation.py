@@ -79,7 +79,7 @@ def test_an_array_goes_where_its_elements_go(data: st.DataObject, n: int, key: i
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint64])
-@pytest.mark.parametrize("shape", [(), (0,), (6,), (2, 3)])
+@pytest.mark.parametrize("shape", [(0,), (6,), (2, 3)])
 def test_arrays_keep_their_shape_and_signedness(dtype: Any, shape: tuple[int, ...]) -> None:
     positions = np.ones(shape, dtype)
     images = permute(positions, 10, key=3)
@@ -110,17 +110,17 @@ def test_another_key_gives_another_order() -> None:
 
 @pytest.mark.parametrize("n", [-1, 2**63 + 1])
 def test_an_n_outside_its_range_is_refused(n: int) -> None:
-    with pytest.raises(ArgumentError, match=r"n must lie in \[0, 2\^63\]"):
+    with pytest.raises(ArgumentError, match=r"n is .*it must lie in \[0, 2\^63\]"):
         permute(0, n, key=0)
 
 
 @pytest.mark.parametrize("position", [-1, 10, 2**63])
 def test_a_position_outside_its_range_is_refused(position: int) -> None:
-    with pytest.raises(ArgumentError, match="positions must lie in"):
+    with pytest.raises(ArgumentError, match=r"position is .*it must lie in \[0, 9\]"):
         permute(position, 10, key=0)
 
 
 @pytest.mark.parametrize("positions", [np.array([3, -1]), np.array([10]), np.array([0.5])], ids=str)
 def test_an_array_with_a_wrong_position_is_refused(positions: Any) -> None:
-    with pytest.raises(ArgumentError, match="permute got"):
+    with pytest.raises(ArgumentError, match="position"):
         permute(positions, 10, key=0)

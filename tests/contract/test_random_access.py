@@ -151,7 +151,7 @@ def test_a_loader_ends_before_its_stop_step(start: int, stop: int, steps: list[i
         (3, 2, "stop_step is 2 and start_step 3"),
         (0, -1, "stop_step is -1"),
         (2**63, None, r"below 2\^63"),
-        ("3", None, "start_step is '3'; a global step is an integer"),
+        ("3", None, "start_step is '3'; it must be an integer"),
     ],
 )
 def test_a_loader_that_cannot_start_is_refused(start: Any, stop: int | None, told: str) -> None:
@@ -163,5 +163,5 @@ def test_a_loader_that_cannot_start_is_refused(start: Any, stop: int | None, tol
 def test_a_step_that_is_no_integer_is_refused(step: Any) -> None:
     stream = make_stream("shuffled")
     for ask in (stream.build, stream.layout, stream.explain, stream.position):
-        with pytest.raises(ArgumentError, match=f"step is {step!r}; a global step is an integer"):
+        with pytest.raises(ArgumentError, match=f"step is {step!r}; it must be an integer"):
             ask(step)

@@ -36,7 +36,7 @@ def test_mix_of_an_array_is_mix_of_its_elements(states: list[int]) -> None:
     assert mix(np.array(states, np.uint64)).tolist() == [mix(x) for x in states]
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (6,), (2, 3), (1, 0, 2)])
+@pytest.mark.parametrize("shape", [(0,), (6,), (2, 3), (1, 0, 2)])
 def test_mix_keeps_the_shape_and_leaves_its_argument_alone(shape: tuple[int, ...]) -> None:
     states = np.full(shape, 2**64 - 1, np.uint64)
     mixed = mix(states)
@@ -120,5 +120,5 @@ def test_ints_of_a_small_range_are_about_equally_frequent() -> None:
 
 @pytest.mark.parametrize("n", [0, -1, 2**64 + 1])
 def test_an_empty_or_too_large_range_is_refused(n: int) -> None:
-    with pytest.raises(ArgumentError, match=f"n = {n}"):
+    with pytest.raises(ArgumentError, match=f"n is {n}; it must lie in"):
         SampleRng(0).next_int(n)

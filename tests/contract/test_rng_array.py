@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loader_service.contract.rng import SampleRng, counter_block
-from loader_service.contract.rng_array import RngArray
+from loader_service.contract.rng import RngArray, SampleRng, counter_block
 from loader_service.errors import ArgumentError
 
 words = st.integers(0, 2**64 - 1)
@@ -81,12 +80,23 @@ def test_the_callers_keys_stay_as_they_are() -> None:
     assert keys.tolist() == [5, 6]
 
 
-BAD_BOUNDS: list[Any] = [0, -1, 2**64, 1.5, np.array([3, 0]), np.array([3, -1]), np.array([1.0, 2.0]), "3", None]
+BAD_BOUNDS: list[Any] = [
+    0,
+    -1,
+    2**64 + 1,
+    1.5,
+    True,
+    np.array([3, 0]),
+    np.array([3, -1]),
+    np.array([1.0, 2.0]),
+    "3",
+    None,
+]
 
 
 @pytest.mark.parametrize("bound", BAD_BOUNDS, ids=str)
 def test_a_bound_outside_its_range_is_refused(bound: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"every n must be an integer in \[1, 2\^64\)"):
+    with pytest.raises(ArgumentError, match=r"^E1101: n (is|are) "):
         RngArray(array([1, 2])).next_int(bound)
 
 

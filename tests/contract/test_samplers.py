@@ -140,8 +140,13 @@ def test_arguments_without_an_epoch_are_refused(make: Make, n: Any, batch_size: 
         make(n, batch_size)
 
 
-@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, 0.5])
-def test_a_seed_that_is_no_64_bit_integer_is_refused(seed: Any) -> None:
+@pytest.mark.parametrize("seed", [5, 5 + 2**64, 5 - 2**64, np.int8(5), np.array(5)])
+def test_a_seed_counts_modulo_2_to_the_64(seed: Any) -> None:
+    assert ShuffledSampler(100, 10, seed).indices(0, 0).tolist() == ShuffledSampler(100, 10, 5).indices(0, 0).tolist()
+
+
+@pytest.mark.parametrize("seed", [0.5, False, "5", None])
+def test_a_seed_that_is_no_integer_is_refused(seed: Any) -> None:
     with pytest.raises(ArgumentError, match="seed is"):
         ShuffledSampler(5, 2, seed)
 

@@ -193,13 +193,15 @@ def test_an_error_of_an_augmentation_in_a_shard_names_the_slot_too() -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    ((-1, 2), r"shard is \(-1, 2\); 0 <= rank < world size must hold"),
-    ((2, 2), r"shard is \(2, 2\)"),
-    ((0, 0), r"shard is \(0, 0\)"),
-    ((0, -1), r"shard is \(0, -1\)"),
-    ((0.5, 2), r"shard is \(0\.5, 2\); both must be integers"),
-    (("0", 2), r"shard is \('0', 2\); both must be integers"),
-    ((0, None), r"shard is \(0, None\)"),
+    ((-1, 2), r"rank is -1; it must lie in \[0, 1\]"),
+    ((2, 2), "rank is 2"),
+    ((0, 0), "world size is 0"),
+    ((0, -1), "world size is -1"),
+    ((0.5, 2), r"rank is 0\.5; it must be an integer"),
+    (("0", 2), "rank is '0'; it must be an integer"),
+    ((0, None), "world size is None"),
+    (5, r"shard is 5; it must be \(rank, world size\)"),
+    ((0, 1, 2), r"shard is \(0, 1, 2\); it must be \(rank, world size\)"),
 ]
 
 

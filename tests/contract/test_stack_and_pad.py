@@ -203,9 +203,9 @@ def test_a_part_named_as_anothers_lengths_is_refused() -> None:
 
 @pytest.mark.parametrize("multiple", [0, -1, 2.5, "2", None])
 def test_a_multiple_that_is_no_positive_integer_is_refused(multiple: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"multiple is .*it must be an integer of at least 1"):
+    with pytest.raises(ArgumentError, match=r"multiple is .*it must (be an integer|lie in)"):
         PadCollator(multiple)
-    with pytest.raises(ArgumentError, match=r"width_multiple is .*it must be an integer of at least 1"):
+    with pytest.raises(ArgumentError, match=r"width_multiple is .*it must (be an integer|lie in)"):
         ImageBatchCollator(multiple)
 
 

@@ -23,7 +23,7 @@ SHARED_WITH_CLIENTS = [
     "loader_service.contract.batch",
     "loader_service.contract.checks",
     "loader_service.contract.shards",
-    "loader_service.contract.difference",
+    "loader_service.contract.fingerprint",
 ]
 SHARED_WITH_CLIENTS += ["loader_service.errors"]
 PURE = {
@@ -39,7 +39,7 @@ PURE = {
     "inspect",
     "itertools",
 }
-PURE |= {"json", "math", "operator", "re", "traceback", "types", "typing", "numpy", "loader_service"}
+PURE |= {"json", "math", "operator", "re", "reprlib", "traceback", "types", "typing", "numpy", "loader_service"}
 """What contract and sharing may import: nothing that sees files, clocks, processes, threads or chance."""
 EXCEPTIONS = {
     "loader_service.contract.fingerprint": {"os", "sys"},  # os.fspath, sys.modules alone

@@ -1,6 +1,6 @@
 """What a stream asks of a collator, and what a collator may know of its batch.
 
-Owns the `Collator` protocol, `BatchContext`, `SlotError`, and the check of arguments that collators share.
+Owns the `Collator` protocol, `BatchContext` and `SlotError`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.layout import Layout
-from loader_service.errors import ArgumentError
 
-__all__ = ["BatchContext", "Collator", "Padding", "SlotError", "settle_multiple"]
+__all__ = ["BatchContext", "Collator", "Padding", "SlotError"]
 
 Padding = Literal["nothing", "widths", "lengths"]
 
@@ -43,14 +42,6 @@ class BatchContext:
     def slots(self) -> NDArray[np.uint64]:
         """The slots of the rows in the global batch, uint64 [B]."""
         return np.arange(self.first_slot, self.first_slot + len(self.indices), dtype=np.uint64)
-
-
-def settle_multiple(collator: object, name: str) -> None:
-    """Check a frozen collator's argument, an integer of at least 1, and keep it as an int. Raises ArgumentError."""
-    multiple = getattr(collator, name)
-    if not (isinstance(multiple, int | np.integer) and multiple >= 1):
-        raise ArgumentError(f"{name} is {multiple!r}; it must be an integer of at least 1")
-    object.__setattr__(collator, name, int(multiple))
 
 
 class SlotError(Exception):

@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.buffers import scratch
-from loader_service.contract.collate.collator import BatchContext, Padding, SlotError, settle_multiple
+from loader_service.contract.checks import MAX_N, checked_float32, checked_int, set_fields
+from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
 from loader_service.contract.layout import Layout, align, ragged
-from loader_service.contract.rng import STREAM_AUGMENTATION, SampleRng, derive_slots
-from loader_service.contract.rng_array import RngArray
+from loader_service.contract.rng import STREAM_AUGMENTATION, RngArray, SampleRng, derive_slots
 from loader_service.contract.sample import ImageSample
-from loader_service.errors import ArgumentError
 
-__all__ = ["Augmentation", "ImageBatchCollator"]
+__all__ = ["ImageBatchCollator", "ImageEdit"]
 
-Augmentation = Callable[[NDArray[np.float32], SampleRng], Any]
+ImageEdit = Callable[[NDArray[np.float32], SampleRng], Any]
 """Edits a contiguous float32 [C, H, W] array in place. One that also has `draw(rng)` and `apply(image, *drawn)`, as
 those of `contract.augment`, is drawn for a whole batch at once: the same bits, faster."""
 
@@ -46,13 +45,12 @@ class ImageBatchCollator:
 
     width_multiple: int = 1
     pad_value: float = 0.0
-    augmentation: Augmentation | None = None
+    augmentation: ImageEdit | None = None
     pads: ClassVar[Padding] = "widths"
 
     def __post_init__(self) -> None:
-        settle_multiple(self, "width_multiple")
-        if isinstance(self.pad_value, bool) or not isinstance(self.pad_value, int | float | np.number):
-            raise ArgumentError(f"pad_value is {self.pad_value!r}; it must be a number")
+        multiple = checked_int("width_multiple", self.width_multiple, 1, MAX_N)
+        set_fields(self, width_multiple=multiple, pad_value=checked_float32("pad_value", self.pad_value))
 
     def plan(self, samples: Sequence[ImageSample], context: BatchContext) -> Layout:
         """The layout of `samples`. Raises SlotError where a sample does not fit the others."""

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.contract.collate.collator import BatchContext, Padding, SlotError, settle_multiple
+from loader_service.contract.checks import MAX_N, checked_int, set_fields
+from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
 from loader_service.contract.collate.tree import INDICES, leaves, row_leaves
 from loader_service.contract.layout import Layout, align
 
@@ -38,7 +39,7 @@ class PadCollator:
     pads: ClassVar[Padding] = "lengths"
 
     def __post_init__(self) -> None:
-        settle_multiple(self, "multiple")
+        set_fields(self, multiple=checked_int("multiple", self.multiple, 1, MAX_N))
 
     def plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
         """The layout of `samples`. Raises SlotError, and ValueError for a pad_value that a part's dtype cannot hold."""

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.checks import MAX_BATCH_SIZE, checked_bool, checked_int, checked_integers
 from loader_service.contract.permutation import permute
 from loader_service.contract.rng import STREAM_BATCH_ORDER, STREAM_BUCKET_ORDER, derive
-from loader_service.contract.samplers.sampler import MAX_BATCH_SIZE, checked_int, count_steps
+from loader_service.contract.samplers.sampler import count_steps
 from loader_service.errors import ArgumentError
 
 __all__ = ["BucketedSampler"]
@@ -29,9 +30,7 @@ _INDEX_BITS = np.uint64(32)
 
 
 def _checked_lengths(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.uint32]:
-    given = np.asarray(lengths)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ArgumentError(f"lengths are {given.dtype}{list(given.shape)}; they must be integers in one dimension")
+    given = checked_integers("lengths", lengths)
     if given.size >= 2**32:
         raise ArgumentError(f"there are {given.size} lengths; at most 2^32 - 1 can be bucketed")
     if given.size and not 0 <= int(given.min()) <= int(given.max()) < 2**32:
@@ -63,8 +62,8 @@ class BucketedSampler:
         self.n = len(self.lengths)
         self.batch_size = checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE)
         self.pool_batches = checked_int("pool_batches", pool_batches, 1, MAX_BATCH_SIZE)
-        self.seed = checked_int("seed", seed, -(2**63), 2**64 - 1)
-        self.drop_last = bool(drop_last)
+        self.seed = checked_int("seed", seed)
+        self.drop_last = checked_bool("drop_last", drop_last)
         self.steps_per_epoch = count_steps(self.n, self.batch_size, self.drop_last)
         self._plans: OrderedDict[int, tuple[NDArray[np.uint32], NDArray[np.int64]]] = OrderedDict()
         self._lock = Lock()

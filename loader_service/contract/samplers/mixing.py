@@ -10,32 +10,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.contract.rng import STREAM_MIXING, derive_slots
-from loader_service.contract.rng_array import RngArray
-from loader_service.contract.samplers.sampler import MAX_BATCH_SIZE, MAX_N, checked_int
+from loader_service.contract.checks import MAX_BATCH_SIZE, MAX_N, checked_float, checked_int, checked_sequence
+from loader_service.contract.rng import STREAM_MIXING, RngArray, derive_slots
 from loader_service.errors import ArgumentError
 
 __all__ = ["MixingSampler"]
 
 
-def _checked_shares(shares: Sequence[float], sources: int) -> tuple[float, ...]:
-    if len(shares) != sources:
-        raise ArgumentError(f"there are {sources} sizes and {len(shares)} shares; give one share for each source")
-    return tuple(_checked_share(source, share) for source, share in enumerate(shares))
+def _checked_size(name: str, value: Any) -> int:
+    return checked_int(name, value, 0, MAX_N)
 
 
-def _checked_share(source: int, share: float) -> float:
-    try:
-        checked = float(share)
-    except (TypeError, ValueError, OverflowError):
-        checked = math.nan
-    if not (math.isfinite(checked) and checked >= 0):
-        raise ArgumentError(f"the share of source {source} is {share!r}; it must be a finite number and not negative")
-    return checked
+def _checked_share(name: str, value: Any) -> float:
+    return checked_float(name, value, 0.0)
 
 
 def _cumulative(shares: tuple[float, ...], drawable: Sequence[int]) -> NDArray[np.float64]:
@@ -71,10 +63,14 @@ class MixingSampler:
         seed: int,
         steps_per_epoch: int | None = None,
     ) -> None:
-        self.sizes = tuple(checked_int(f"size of source {i}", size, 0, MAX_N) for i, size in enumerate(sizes))
-        self.shares = _checked_shares(shares, len(self.sizes))
+        self.sizes = checked_sequence("sizes", sizes, _checked_size)
+        self.shares = checked_sequence("shares", shares, _checked_share)
+        if len(self.sizes) != len(self.shares):
+            raise ArgumentError(
+                f"there are {len(self.sizes)} sizes and {len(self.shares)} shares; give one share for each source"
+            )
         self.batch_size = checked_int("batch_size", batch_size, 1, MAX_BATCH_SIZE)
-        self.seed = checked_int("seed", seed, -(2**63), 2**64 - 1)
+        self.seed = checked_int("seed", seed)
         self.n = checked_int("the sum of the sizes", sum(self.sizes), 0, MAX_N)
         given = max(self.n // self.batch_size, 1) if steps_per_epoch is None else steps_per_epoch
         self.steps_per_epoch = checked_int("steps_per_epoch", given, 1, MAX_N)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.checks import MAX_BATCH_SIZE, MAX_N, checked_bool, checked_int, set_fields
 from loader_service.contract.permutation import permute
 from loader_service.contract.rng import STREAM_EPOCH_ORDER, derive
-from loader_service.contract.samplers.sampler import MAX_BATCH_SIZE, MAX_N, checked_int, count_steps, settle_int
+from loader_service.contract.samplers.sampler import count_steps
 
 __all__ = ["SequentialSampler", "ShuffledSampler"]
 
@@ -34,8 +35,7 @@ class SequentialSampler:
     drop_last: bool = True
 
     def __post_init__(self) -> None:
-        settle_int(self, "n", 0, MAX_N)
-        settle_int(self, "batch_size", 1, MAX_BATCH_SIZE)
+        set_fields(self, **_checked(self))
         count_steps(self.n, self.batch_size, self.drop_last)
 
     @property
@@ -61,9 +61,7 @@ class ShuffledSampler:
     drop_last: bool = True
 
     def __post_init__(self) -> None:
-        settle_int(self, "n", 0, MAX_N)
-        settle_int(self, "batch_size", 1, MAX_BATCH_SIZE)
-        settle_int(self, "seed", -(2**63), 2**64 - 1)
+        set_fields(self, **_checked(self), seed=checked_int("seed", self.seed))
         count_steps(self.n, self.batch_size, self.drop_last)
 
     @property
@@ -74,6 +72,15 @@ class ShuffledSampler:
         """Dataset indices of the batch, int64 [B]."""
         epoch = checked_int("epoch", epoch, 0, 2**64 - 1)
         return permute(_positions(self, step), self.n, derive(self.seed, epoch, 0, 0, STREAM_EPOCH_ORDER))
+
+
+def _checked(sampler: SequentialSampler | ShuffledSampler) -> dict[str, int]:
+    """The fields that both have. Raises ArgumentError."""
+    return {
+        "n": checked_int("n", sampler.n, 0, MAX_N),
+        "batch_size": checked_int("batch_size", sampler.batch_size, 1, MAX_BATCH_SIZE),
+        "drop_last": checked_bool("drop_last", sampler.drop_last),
+    }
 
 
 def _positions(sampler: SequentialSampler | ShuffledSampler, step: int) -> NDArray[np.int64]:

@@ -7,18 +7,14 @@ Owns the `Sampler` protocol. A wrong argument is an ArgumentError that says what
 
 from __future__ import annotations
 
-from operator import index
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from loader_service.errors import ArgumentError
 
-__all__ = ["MAX_BATCH_SIZE", "MAX_N", "Sampler", "checked_indices", "checked_int", "count_steps", "settle_int"]
-
-MAX_N = 2**63
-MAX_BATCH_SIZE = 2**31 - 1
+__all__ = ["Sampler", "count_steps"]
 
 
 class Sampler(Protocol):
@@ -35,32 +31,6 @@ class Sampler(Protocol):
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """The dataset indices of one batch, int64 [B]; epoch >= 0, 0 <= step < steps_per_epoch."""
         ...
-
-
-def checked_int(name: str, value: Any, low: int, high: int) -> int:
-    """`value` as an int in [low, high]. Raises ArgumentError."""
-    try:
-        value = index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} is {value!r}; it must be an integer") from None
-    if not low <= value <= high:
-        raise ArgumentError(f"{name} is {value}; it must lie in [{low}, {high}]")
-    return int(value)
-
-
-def checked_indices(indices: ArrayLike, n: int, what: str) -> NDArray[np.int64]:
-    """`indices` as int64 [N], each in [0, n), the number of `what`. Raises ArgumentError."""
-    given = np.asarray(indices).reshape(-1)  # [N]
-    if given.size and given.dtype.kind not in "iu":
-        raise ArgumentError(f"indices are {given.dtype}; they must be integers below 2^64")
-    if given.size and not 0 <= int(given.min()) <= int(given.max()) < n:
-        raise ArgumentError(f"indices lie in [{given.min()}, {given.max()}]; those of the {what} in [0, {n})")
-    return given.astype(np.int64)
-
-
-def settle_int(sampler: object, name: str, low: int, high: int) -> None:
-    """Check a frozen sampler's argument and keep it as an int: a numpy integer would overflow in arithmetic."""
-    object.__setattr__(sampler, name, checked_int(name, getattr(sampler, name), low, high))
 
 
 def count_steps(n: int, batch_size: int, drop_last: bool) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.batch import differences
 from loader_service.contract.buffers import aligned_empty
-from loader_service.contract.compare import differences
 from loader_service.contract.layout import Layout
 from loader_service.contract.stream import Stream
 from loader_service.daemon.workers.messages import Verified, Verify

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from loader_service.contract.checks import checked_indices, checked_int
 from loader_service.contract.fingerprint import describe, digest
-from loader_service.contract.samplers.sampler import checked_indices, checked_int
 from loader_service.data.content import content_digest
 from loader_service.data.pskd.layout import Layout, Leaf, Record, Tuple, idx_width
 from loader_service.data.pskd.reader import Reader, Reals
@@ -121,7 +121,7 @@ class LmWindows:
 
     def read(self, indices: ArrayLike) -> dict[str, NDArray[np.unsignedinteger]]:
         """Many windows at once: tokens and targets [N, seq], of the narrowest unsigned dtype. Raises as above."""
-        wanted = checked_indices(indices, len(self), "windows")  # [N]
+        wanted = checked_indices("indices", indices, len(self))  # [N]
         windows = self._tokens[wanted[:, np.newaxis] * self.stride + np.arange(self.seq + 1)]  # [N, seq + 1]
         if windows.size and not 0 <= int(windows.min()) <= int(windows.max()) < self.vocab:
             raise DataError(

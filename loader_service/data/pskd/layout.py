@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from loader_service.contract.samplers.sampler import checked_int
+from loader_service.contract.checks import checked_int
 from loader_service.errors import DataError
 
 __all__ = [

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.checks import checked_int, set_fields
 from loader_service.contract.permutation import permute
 from loader_service.contract.rng import derive
-from loader_service.contract.samplers.sampler import checked_int, settle_int
 
 __all__ = ["Pipeline", "shuffle_indices"]
 
@@ -53,12 +53,12 @@ class Pipeline:
     take: int | None = None
 
     def __post_init__(self) -> None:
-        settle_int(self, "count", 0, 2**63 - 1)
-        settle_int(self, "batch", 1, 2**31 - 1)
+        set_fields(self, count=checked_int("count", self.count, 0, 2**63 - 1))
+        set_fields(self, batch=checked_int("batch", self.batch, 1, 2**31 - 1))
         if self.shuffle is not None:
-            settle_int(self, "shuffle", -(2**63), 2**64 - 1)
+            set_fields(self, shuffle=checked_int("shuffle", self.shuffle, -(2**63), 2**64 - 1))
         if self.take is not None:
-            settle_int(self, "take", 0, 2**63)
+            set_fields(self, take=checked_int("take", self.take, 0, 2**63))
 
     @property
     def batches_per_epoch(self) -> int:

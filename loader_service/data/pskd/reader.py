@@ -19,7 +19,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loader_service.contract.samplers.sampler import checked_indices
+from loader_service.contract.checks import checked_indices
 from loader_service.data.pskd.header import Header, check_encodings
 from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, fold, leaves
 from loader_service.data.pskd.types import layout_of
@@ -115,7 +115,7 @@ class Reader:
     def _checked(self, indices: ArrayLike) -> NDArray[np.int64]:
         """`indices` as int64 [N], each that of a sample."""
         _ = self._layout
-        return checked_indices(indices, len(self), "samples")
+        return checked_indices("indices", indices, len(self))
 
     def _values(self, indices: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         """Each leaf of the samples at `indices`, [N, *shape], in storage order."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.contract.samplers.sampler import checked_int
+from loader_service.contract.checks import checked_int
 from loader_service.data.pskd.layout import idx_width
 from loader_service.errors import DataError
 
