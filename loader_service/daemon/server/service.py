@@ -19,11 +19,12 @@ from loader_service.daemon.broker.broker import Broker
 from loader_service.daemon.broker.clients import Client, Clients
 from loader_service.daemon.broker.stream_state import StreamState
 from loader_service.daemon.config.load import Config
-from loader_service.daemon.config.retuning import apply, limits_of, retuned
+from loader_service.daemon.config.settings import changed_config
 from loader_service.daemon.server.connection_limiter import raise_limit
 from loader_service.daemon.server.event_loop import Loop
 from loader_service.daemon.server.lock import EndpointLock
 from loader_service.daemon.server.permissions import Permissions
+from loader_service.daemon.server.retuning import apply_settings, ring_limits
 from loader_service.daemon.server.server_socket import ServerSocket
 from loader_service.daemon.server.shared_memory import SharedMemoryAllocator, identity, sweep
 from loader_service.daemon.server.stream_catalog import StreamCatalog
@@ -140,7 +141,7 @@ class Service:
             pool.fill()
         except LoaderServiceError as error:
             raise type(error)(f"stream {name!r} with prefetch {prefetch}: {error.message}") from error
-        lanes = RingScheduler(prefetch, pool, self._lease_numbers, limits_of(self._config, config))
+        lanes = RingScheduler(prefetch, pool, self._lease_numbers, ring_limits(self._config, config))
         told = (facts.steps_per_epoch, facts.fingerprint, facts.description)
         return StreamState(name, number, *told, lanes, config.verify)
 
@@ -178,8 +179,8 @@ class Service:
 
     def _tune(self, message: Tune) -> None:
         assert self._broker is not None  # the socket is bound after it exists
-        config = retuned(self._config, message.stream, message.settings)
-        apply(config, list(self._broker.streams.values()), self._supervisor, self._allocator)
+        config = changed_config(self._config, message.stream, message.settings)
+        apply_settings(config, self._broker.streams.values(), self._supervisor, self._allocator)
         self._config = config
         of_stream = f" of stream {message.stream}" if message.stream else ""
         _log.info("set %s%s", message.settings, of_stream, extra={"stream": message.stream or None})

@@ -14,16 +14,26 @@ from typing import Any
 import pytest
 
 from loader_service.daemon.ops import logs
-from loader_service.daemon.ops.logs import FIELDS, MAX_A_SECOND, LogHandler, configure, wants_json
+from loader_service.daemon.ops.logs import (
+    FIELDS,
+    MAX_A_SECOND,
+    JsonFormatter,
+    LogHandler,
+    TextFormatter,
+    configure,
+    wants_json,
+)
 from loader_service.errors import ConfigurationError
 
 
 class Log:
     """A logger of its own, whose lines go to a file."""
 
-    def __init__(self, path: Path, line: Callable[[logging.LogRecord, int], str] = logs._json_line) -> None:
+    def __init__(self, path: Path, formatter: logging.Formatter | None = None) -> None:
         self.path, self.now = path, 0.0
-        self.handler = LogHandler(os.open(path, os.O_WRONLY | os.O_CREAT), line, lambda: self.now)
+        self.handler = LogHandler(
+            os.open(path, os.O_WRONLY | os.O_CREAT), formatter or JsonFormatter(), lambda: self.now
+        )
         self.logger = logging.Logger("loader_service.under_test", logging.DEBUG)
         self.logger.addHandler(self.handler)
 
@@ -80,7 +90,7 @@ def test_an_error_has_its_traceback_within_its_line(log: Log) -> None:
 
 
 def test_a_text_line_cannot_pass_for_two(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log", logs._text_line)
+    log = Log(tmp_path / "log", TextFormatter())
     log.logger.error("one\n2026-01-01 00:00:00,000 ERROR loader_service: forged")
     first, second = log.text().splitlines()
     assert first.endswith(" ERROR loader_service.under_test: one")
@@ -118,7 +128,7 @@ def test_values_that_do_not_fit_are_no_error_of_who_logs(log: Log, capfd: pytest
 
 
 def test_a_full_disk_drops_lines_and_ends_nothing() -> None:
-    handler = LogHandler(os.open("/dev/full", os.O_WRONLY), logs._json_line)
+    handler = LogHandler(os.open("/dev/full", os.O_WRONLY), JsonFormatter())
     logger = logging.Logger("loader_service.under_test")
     logger.addHandler(handler)
     for number in range(5):
@@ -131,7 +141,7 @@ def test_a_reader_that_does_not_read_makes_nobody_wait_and_hears_what_it_missed(
     readable, writeable = os.pipe()
     log = Log(tmp_path / "unused")
     log.handler.close()
-    handler = LogHandler(writeable, logs._json_line, lambda: log.now)
+    handler = LogHandler(writeable, JsonFormatter(), lambda: log.now)
     logger = logging.Logger("loader_service.under_test")
     logger.addHandler(handler)
     began = time.monotonic()
@@ -156,8 +166,8 @@ def test_a_reader_that_does_not_read_makes_nobody_wait_and_hears_what_it_missed(
 
 def test_a_pipe_that_nobody_reads_does_not_hold_up_the_end() -> None:
     readable, writeable = os.pipe()
-    handler = LogHandler(writeable, lambda record, left_out: "x" * 100_000)
-    handler.emit(logging.makeLogRecord({"name": "x", "msg": "x"}))
+    handler = LogHandler(writeable, logging.Formatter())
+    handler.handle(logging.makeLogRecord({"name": "x", "msg": "x" * 100_000}))
     began = time.monotonic()
     handler.close()
     assert time.monotonic() - began < 10
@@ -167,8 +177,8 @@ def test_a_pipe_that_nobody_reads_does_not_hold_up_the_end() -> None:
 def test_without_a_descriptor_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", None)
     assert logs._standard_error() is None
-    handler = LogHandler(None, logs._json_line)
-    handler.emit(logging.makeLogRecord({"name": "x", "msg": "x"}))
+    handler = LogHandler(None, JsonFormatter())
+    handler.handle(logging.makeLogRecord({"name": "x", "msg": "x"}))
     handler.close()
     assert handler.dropped == 0
 

@@ -1,8 +1,7 @@
-"""Settings that change while the daemon runs: those that touch no byte; one that is refused changes nothing."""
+"""Settings that change while the daemon runs: the parts that follow them; a change that is refused changes nothing."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -11,18 +10,13 @@ import pytest
 
 from loader_service.daemon.broker.stream_state import StreamState
 from loader_service.daemon.config.load import Config
-from loader_service.daemon.config.retuning import apply, limits_of, retuned
-from loader_service.daemon.server.event_loop import Loop
+from loader_service.daemon.config.settings import changed_config
+from loader_service.daemon.server.retuning import apply_settings, ring_limits
 from loader_service.daemon.server.shared_memory import SharedMemoryAllocator
-from loader_service.daemon.workers.crashes import Crash
-from loader_service.daemon.workers.messages import FromWorker, Start
-from loader_service.daemon.workers.supervisor import Supervisor, Worker
 from loader_service.errors import (
     ArgumentError,
-    ConfigurationError,
     LoaderServiceError,
     MemoryLimitError,
-    UnknownStreamError,
 )
 from loader_service.sharing.consumer import Grant
 from loader_service.sharing.pace import ConsumerOptions
@@ -41,39 +35,34 @@ CONFIG = Config.of(
 )
 
 
-class WorkerHarness(Supervisor):
+class FakeWorkers:
     """Workers that are numbers."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
-        super().__init__(Loop(time.monotonic), self, 0, lambda number: Start([], []))
 
     def resize(self, count: int) -> None:
         self.counts.append(count)
-
-    def worker_said(self, worker: Worker, message: FromWorker) -> None: ...
-    def worker_died(self, worker: Worker, tasks: list[int], death: Crash) -> None: ...
-    def workers_gone(self, how: str) -> None: ...
 
 
 class Daemon:
     """What a change is applied to."""
 
     def __init__(self, config: Config = CONFIG) -> None:
-        self.config, self.crew = config, WorkerHarness()
+        self.config, self.workers = config, FakeWorkers()
         self.memory = SharedMemoryAllocator(config.server.memory_limit_bytes)
         self.served = [self._serve(number, name) for number, name in enumerate(config.streams)]
 
     def _serve(self, number: int, name: str) -> StreamState:
         stream = self.config.streams[name]
         pool = SegmentPool(self.memory, stream.prefetch, PAGE)
-        lanes = RingScheduler(stream.prefetch, pool, count(), limits_of(self.config, stream))
+        lanes = RingScheduler(stream.prefetch, pool, count(), ring_limits(self.config, stream))
         return StreamState(name, number, 10, name, {}, lanes)
 
     def tune(self, stream: str = "", **settings: Any) -> None:
         """As the service does: a refused change is one that raises."""
-        config = retuned(self.config, stream, settings)
-        apply(config, self.served, self.crew, self.memory)
+        config = changed_config(self.config, stream, settings)
+        apply_settings(config, self.served, self.workers, self.memory)
         self.config = config
 
     def state(self) -> Any:
@@ -89,7 +78,7 @@ class Daemon:
             )
             for stream in self.served
         ]
-        return streams, self.memory.limit_bytes, self.crew.counts, self.config
+        return streams, self.memory.limit_bytes, self.workers.counts, self.config
 
     def refused(self, error: type[LoaderServiceError], stream: str = "", **settings: Any) -> str:
         before, used = self.state(), self.memory.used_bytes
@@ -108,98 +97,6 @@ def daemon() -> Iterator[Daemon]:
     made.memory.close()
 
 
-# --- what may be changed -----------------------------------------------------------------------------------
-
-
-def changed(stream: str, **settings: Any) -> dict[str, Any]:
-    """The leaves of the configuration that a change of settings changes."""
-    plain, other = CONFIG.to_mapping(), retuned(CONFIG, stream, settings).to_mapping()
-    tables = {"server": (plain["server"], other["server"])}
-    tables |= {name: (plain["streams"][name], other["streams"][name]) for name in plain["streams"]}
-    return {
-        f"{table}.{key}": new[key] for table, (old, new) in tables.items() for key in new if old.get(key) != new[key]
-    }
-
-
-def test_each_setting_changes_that_one_thing() -> None:
-    assert changed("", workers=5) == {"server.workers": 5}
-    assert changed("", memory_limit="1MiB") == {"server.memory_limit": "1MiB"}
-    assert changed("", evict_after_s=3) == {"server.evict_after_s": 3}
-    assert changed("", prefetch=5) == {"a.prefetch": 5, "b.prefetch": 5}
-    assert changed("", max_lanes=2) == {"a.max_lanes": 2, "b.max_lanes": 2}
-
-
-def test_those_of_streams_may_be_for_one_and_those_of_the_server_are_for_all() -> None:
-    assert changed("b", prefetch=5, max_lanes=1) == {"b.prefetch": 5, "b.max_lanes": 1}
-    assert changed("a", workers=1, prefetch=5) == {"server.workers": 1, "a.prefetch": 5}
-    assert changed("a", prefetch=4) == {}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "seed",
-        "factory",
-        "args",
-        "slot_bytes",
-        "endpoint",
-        "import_paths",
-        "start_timeout_s",
-        "heartbeat_s",
-        "Workers",
-    ],
-)
-def test_whatever_else_cannot_be_changed_on_a_running_daemon(daemon: Daemon, name: str) -> None:
-    """Neither alone nor beside what can."""
-    attempts: list[dict[str, Any]] = [{name: 1}, {"workers": 3, name: 1}]
-    for settings in attempts:
-        told = daemon.refused(ConfigurationError, **settings)
-        assert told == (
-            f"set: {name} cannot be changed on a running daemon; what can be changed: workers, memory_limit, "
-            "evict_after_s, and of streams prefetch, max_lanes"
-        )
-
-
-def test_no_setting_at_all_is_refused(daemon: Daemon) -> None:
-    assert daemon.refused(ConfigurationError).startswith("set: no setting is given; what can be changed: workers, ")
-
-
-def test_a_stream_that_is_not_served_is_told_with_those_that_are(daemon: Daemon) -> None:
-    told = daemon.refused(UnknownStreamError, "c", prefetch=5)
-    assert told == "there is no stream 'c'; this daemon serves a, b"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("workers", -1, "set: [server] workers is -1; it must be an integer from 0 to 1024"),
-        ("workers", 1025, "set: [server] workers is 1025; it must be an integer from 0 to 1024"),
-        ("workers", "4", "set: [server] workers is '4'; it must be an integer from 0 to 1024"),
-        ("workers", None, "set: [server] workers is None; it must be an integer from 0 to 1024"),
-        ("workers", [1], "set: [server] workers is [1]; it must be an integer from 0 to 1024"),
-        ("memory_limit", "lots", "set: [server] memory_limit: size is 'lots'"),
-        ("memory_limit", -1, "set: [server] memory_limit is -1; it must be at least 0"),
-        (
-            "evict_after_s",
-            -0.5,
-            "set: [server] evict_after_s is -0.5; it must be a number from 0 to 1000000",
-        ),
-        ("evict_after_s", float("nan"), "set: [server] evict_after_s is nan"),
-        ("prefetch", 0, "set: [streams.a] prefetch is 0; it must be an integer from 1 to 65536"),
-        (
-            "prefetch",
-            65537,
-            "set: [streams.a] prefetch is 65537; it must be an integer from 1 to 65536",
-        ),
-        ("prefetch", True, "set: [streams.a] prefetch is True; it must be an integer from 1 to 65536"),
-        ("max_lanes", -1, "set: [streams.a] max_lanes is -1; it must be an integer from 0 to 65536"),
-        ("max_lanes", b"1", "set: [streams.a] max_lanes is b'1'"),
-    ],
-)
-def test_a_value_is_checked_as_in_the_file(daemon: Daemon, name: str, value: Any, told: str) -> None:
-    assert daemon.refused(ConfigurationError, **{name: value}).startswith(told)
-
-
 # --- what follows ------------------------------------------------------------------------------------------
 
 
@@ -210,7 +107,7 @@ def test_the_parts_follow_each_setting(daemon: Daemon) -> None:
     assert streams == [(6, 3, 2.5, 6, [], [])] * 2
     daemon.tune("b", prefetch=2)
     assert [stream.lanes.prefetch for stream in daemon.served] == [6, 2]
-    assert daemon.crew.counts == [5, 5]
+    assert daemon.workers.counts == [5, 5]
 
 
 def test_rings_that_are_there_have_the_new_size(daemon: Daemon) -> None:
