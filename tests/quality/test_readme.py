@@ -1,4 +1,4 @@
-"""The README is true: its commands are the ones that CI runs, its example runs, its module map is complete."""
+"""The README and the map of the architecture say what is so: commands, examples, modules, links."""
 
 from __future__ import annotations
 
@@ -6,16 +6,36 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
+import loader_service
 from loader_service.daemon.config.load import Config
 
 _ROOT = Path(__file__).resolve().parents[2]
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")
+_ARCHITECTURE = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+_PAGES = [*_ROOT.glob("*.md"), *(_ROOT / "docs").glob("*.md")]
+_MAX_README_LINES = 120
 
 
 def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", _README, re.DOTALL)
+
+
+def _map() -> set[str]:
+    """The modules of the map, as paths without a suffix."""
+    named = set()
+    for section in _ARCHITECTURE[_ARCHITECTURE.index("\n## Module map") :].split("\n### ")[1:]:
+        folder = section.partition("\n")[0].rstrip("/")
+        named |= {f"{folder}/{name}" for name in re.findall(r"^- `(\w+)`: ", section, re.MULTILINE)}
+    return named
+
+
+def test_the_readme_is_short() -> None:
+    assert _README.count("\n") <= _MAX_README_LINES
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
@@ -25,22 +45,57 @@ def test_ci_runs_the_readmes_test_command() -> None:
         assert part in script
 
 
+def test_the_test_command_runs_format_lint_types_and_tests() -> None:
+    noxfile = (_ROOT / "noxfile.py").read_text(encoding="utf-8")
+    assert 'nox.options.sessions = ["lint", "types", "tests"]' in noxfile
+
+
 def test_the_example_runs() -> None:
-    example = _blocks("python")[0]
+    example = _blocks("python")[1]
     done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["1000", "1001", "1002", "1003", "1004"]
+    first = [line.split()[0] for line in done.stdout.splitlines()]
+    assert first == ["1000", "1001", "1002", "1003", "1004", "64"]
+    assert done.stdout.splitlines()[-1] == "64 64 7 1001"
 
 
-def test_the_module_map_names_every_module() -> None:
+def test_the_module_map_names_every_module_and_nothing_else() -> None:
     modules = [*(_ROOT / "loader_service").rglob("*.py"), *(_ROOT / "client").rglob("*.py")]
-    names = {path.stem for path in modules if not path.stem.startswith("__")}
-    named = set(re.findall(r"\w+", _README[_README.index("## Module map") :]))
-    assert names - named - {"reader", "run", "picture", "corpus"} == set(), "demo/ is named as a folder"
+    paths = {str(path.relative_to(_ROOT).with_suffix("")) for path in modules if not path.stem.startswith("__")}
+    assert _map() - paths == set(), "docs/architecture.md names what is not there"
+    assert paths - _map() == set(), "docs/architecture.md does not name them"
+
+
+def test_what_the_architecture_points_to_is_there() -> None:
+    """The code and the tests of the table "Where do I change"."""
+    table = _ARCHITECTURE[_ARCHITECTURE.index("\n## Where do I change") : _ARCHITECTURE.index("\n## Figures")]
+    for row in re.findall(r"^\| (?!to change|---)(.*) \|$", table, re.MULTILINE):
+        _, code, tests = row.split(" | ")
+        for name in re.findall(r"`([\w/]+/[\w.]+)`", code):
+            assert _is_code(name), name
+        for name in re.findall(r"`(tests/[\w/.]+)`", tests):
+            assert (_ROOT / name).exists(), name
+
+
+def _is_code(name: str) -> bool:
+    places = [_ROOT / "loader_service", _ROOT / "loader_service" / "daemon", _ROOT / "client"]
+    return any((place / name).with_suffix(".py").is_file() or (place / name).is_dir() for place in places)
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
 
 
 def test_the_example_configuration_is_valid() -> None:
     config = Config.load(_ROOT / "deploy" / "loader.toml")
     assert config.streams["train"].prefetch == 8
     assert config.server.memory_limit_bytes == 8 << 30
-    assert tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["name"] == "loader-service"
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["name"] == "loader-service"
+    assert "version" not in project["project"]
+    assert version("loader-service") == loader_service.__version__
