@@ -16,13 +16,14 @@ from the end of the daemon's wait to its last send, with sockets, decoding and t
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -200,8 +201,11 @@ def _read(endpoint: str, recorder: Recorder) -> None:
 
 
 def main() -> None:
-    """Print each way, as a table, and its functions."""
+    """Print each way as a row of a table, then its functions; with `--json` all of it as one object."""
     counts = measure()
+    if "--json" in sys.argv[1:]:
+        print(json.dumps({way: asdict(count) for way, count in counts.items()}))
+        return
     print("| way | calls | functions | files |\n|---|---|---|---|")
     for way, count in counts.items():
         print(f"| {way} | {count.calls} | {count.functions} | {count.files} |")
