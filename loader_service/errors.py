@@ -1,12 +1,14 @@
 """Every error that a user can meet, with its code.
 
-Owns one base class and the two ways an error travels: `to_record` makes plain values of it, `from_record`
-makes the same class again in another process, so that a trainer catches what a worker raised. Invariant:
-a code belongs to one class. A message says what was got, what the limit is and what to do about it.
+Owns one base class and the ways an error travels: `to_record` makes plain values of it, `from_record` makes the same
+class again in another process, so that a trainer catches what a worker raised; pickle and copy keep class, text and
+fields. Invariant: a code belongs to one class, and every class can be made from its text alone. A message says what was
+got, what the limit is and what to do about it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 __all__ = [
@@ -44,9 +46,24 @@ def _sendable(value: Any) -> Any:
 
 
 class LoaderServiceError(Exception):
-    """Base of all errors of this package; `code` is stable across releases."""
+    """Base of all errors of this package.
+
+    Every class takes its text as its only positional argument and as `message`, and keeps what else it says as plain
+    attributes. So an error stays what it is in pickle, copy and deepcopy, and where a library raises it again with a
+    text of its own, as the workers of torch's DataLoader do.
+
+    Attributes:
+        code: stable across releases; a class has one.
+
+    >>> error = ArgumentError("batch_size is 0")
+    >>> error.code, error.message, str(error)
+    ('E1101', 'batch_size is 0', 'E1101: batch_size is 0')
+    """
 
     code: str = "E1000"
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
 
     @property
     def message(self) -> str:
@@ -57,17 +74,13 @@ class LoaderServiceError(Exception):
         return f"{self.code}: {self.message}"
 
     def details(self) -> dict[str, Any]:
-        """What a subclass carries beside its message: plain values only."""
+        """What a class says beside its message: plain values, the keyword arguments of its constructor."""
         return {}
 
     def to_record(self) -> dict[str, Any]:
-        """This error as plain values, for a message to another process."""
+        """This error as plain values, for a message to another process; `from_record` makes it again."""
         details = {key: _sendable(value) for key, value in self.details().items()}
         return {"code": self.code, "message": _sendable(self.message), "details": details}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by its record, so that a subclass with arguments of its own survives a process pool."""
-        return from_record, (self.to_record(),)
 
 
 class ConfigurationError(LoaderServiceError):
@@ -101,27 +114,40 @@ class FingerprintError(LoaderServiceError, TypeError):
 
 
 class BuildError(LoaderServiceError):
-    """Raised when a consumer comes to a step whose build failed (section 1 of the data-loading text).
+    """Raised when a consumer comes to a step whose build failed; the stream ends there (R8, R39).
 
-    step: global step; slot: position in the batch or None; index: dataset index or None; cause_type:
-    qualified name of the exception's class; cause_message: its text; remote_traceback: as the worker saw it.
+    Args:
+        message: by default it is put together from the other arguments.
+        step: the global step; None where it is not known.
+        slot: the position in the global batch, or None.
+        index: the dataset index, or None.
+        cause_type: the qualified name of the class of the exception that ended the build.
+        cause_message: its text.
+        remote_traceback: as the process that built printed it; shown below the error's own.
+
+    >>> raise BuildError(step=7, slot=1, index=30, cause_type="OSError", cause_message="gone")
+    Traceback (most recent call last):
+    loader_service.errors.BuildError: E2001: step 7 could not be built at slot 1 (dataset index 30): OSError: gone
     """
 
     code = "E2001"
 
     def __init__(
         self,
-        step: int,
-        cause_type: str,
-        cause_message: str,
-        remote_traceback: str = "",
+        message: str = "",
         *,
+        step: int | None = None,
         slot: int | None = None,
         index: int | None = None,
+        cause_type: str = "",
+        cause_message: str = "",
+        remote_traceback: str = "",
     ) -> None:
         where = "" if slot is None else f" at slot {slot}"
         where += "" if index is None else f" (dataset index {index})"
-        super().__init__(f"step {step} could not be built{where}: {cause_type}: {cause_message}")
+        if not message and step is not None:
+            message = f"step {step} could not be built{where}: {cause_type}: {cause_message}"
+        super().__init__(message)
         self.step, self.slot, self.index = step, slot, index
         self.cause_type, self.cause_message = cause_type, cause_message
         self.remote_traceback = remote_traceback
@@ -129,6 +155,7 @@ class BuildError(LoaderServiceError):
             self.add_note(f"Where the build failed:\n{remote_traceback}")
 
     def details(self) -> dict[str, Any]:
+        """The keyword arguments of the constructor."""
         return {
             "step": self.step,
             "slot": self.slot,
@@ -146,7 +173,7 @@ class ReleasedError(LoaderServiceError):
 
 
 class HoldLimitError(LoaderServiceError):
-    """Raised by a consumer that holds as many batches as its ring has slots and asks for one more."""
+    """Raised by a consumer that keeps as many batches alive as `hold` allows and asks for one more."""
 
     code = "E2102"
 
@@ -236,42 +263,55 @@ class IntegrityError(LoaderServiceError):
 
 
 class DataError(LoaderServiceError, ValueError):
-    """Raised by the `.psk.d` container and its text tools, with one of the five codes that their text lists.
+    """Raised by the `.psk.d` container and its text tools, with one of five codes (R92 to R96).
 
     E9001: a type that is not closed or no data type; E9002: no `.psk.d` file; E9003: truncated; E9004: a value out of
     its bound or unparsable; E9005: a type mismatch.
+
+    Args:
+        code: one of these. Where a library raises the error again with a text alone, it is the code that the text
+            names, else E9000.
+        message: the text.
     """
 
+    code = "E9000"
     CODES: ClassVar[frozenset[str]] = frozenset({"E9001", "E9002", "E9003", "E9004", "E9005"})
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    def __init__(self, code: str = "", message: str | None = None) -> None:
+        text = code if message is None else message
+        super().__init__(text)
+        named = re.search(r"\bE900[1-5]\b", text)
+        if code in self.CODES and message is not None:
+            self.code = code
+        elif named is not None:
+            self.code = named[0]
 
     def __repr__(self) -> str:
         return f"DataError({self.code!r}, {self.message!r})"
 
 
 def _classes(base: type[LoaderServiceError]) -> dict[str, type[LoaderServiceError]]:
-    found = {base.code: base}
+    """The class of each code; a subclass of a user's that keeps its base's code does not take its place."""
+    found: dict[str, type[LoaderServiceError]] = {}
     for child in base.__subclasses__():
-        if child is not DataError:  # its codes are its instances'
-            found |= _classes(child)
-    return found
+        found = _classes(child) | found
+    return found | {base.code: base}
 
 
 def from_record(record: dict[str, Any]) -> LoaderServiceError:
-    """The error that `to_record` described; an unknown code gives the base class with code and text kept.
+    """Make the error again that `to_record` described.
+
+    Args:
+        record: its code, message and details; a code that this release does not know gives the base class, with
+            code and text kept.
 
     >>> from_record(ArgumentError("batch_size is 0").to_record())
     ArgumentError('batch_size is 0')
     """
-    code, message = record.get("code"), record.get("message")
-    cls = _classes(LoaderServiceError).get(str(code))
-    if cls is BuildError:
-        return BuildError(**record["details"])
+    code, message = str(record.get("code")), str(record.get("message"))
     if code in DataError.CODES:
-        return DataError(str(code), str(message))
-    if cls is None:
-        return LoaderServiceError(f"{code}: {message}")
-    return cls(str(message))
+        return DataError(code, message)
+    if code == BuildError.code:
+        return BuildError(message, **record["details"])
+    cls = _classes(LoaderServiceError).get(code)
+    return LoaderServiceError(f"{code}: {message}") if cls is None else cls(message)

@@ -228,4 +228,11 @@ def _build_error(step: int, error: BaseException, slot: int | None = None, index
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     summary = traceback.TracebackException.from_exception(error)  # its text is safe where __str__ raises
-    return BuildError(step, name, str(summary), "".join(summary.format()), slot=slot, index=index)
+    return BuildError(
+        step=step,
+        slot=slot,
+        index=index,
+        cause_type=name,
+        cause_message=str(summary),
+        remote_traceback="".join(summary.format()),
+    )

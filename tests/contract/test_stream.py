@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader_service import errors
 from loader_service.contract.augment import GainOffset
 from loader_service.contract.collate import BatchContext, ImageBatchCollator
 from loader_service.contract.layout import ALIGNMENT, Layout
@@ -24,7 +23,7 @@ from loader_service.contract.sample import ImageSample
 from loader_service.contract.samplers import SequentialSampler, ShuffledSampler
 from loader_service.contract.stream import Stream
 from loader_service.data import SyntheticLines
-from loader_service.errors import ArgumentError, BuildError, DataError, LoaderServiceError, from_record
+from loader_service.errors import ArgumentError, BuildError
 
 BAD = 37
 """The dataset index that fails: step 4, slot 5 of a sequential stream of batches of 8."""
@@ -240,35 +239,6 @@ def test_a_sampler_with_more_samples_than_the_dataset_is_refused() -> None:
 def test_a_negative_step_is_refused() -> None:
     with pytest.raises(ArgumentError, match="step is -1"):
         STREAM.build(-1)
-
-
-def all_errors(base: type[LoaderServiceError]) -> list[type[LoaderServiceError]]:
-    return [base, *(found for child in base.__subclasses__() for found in all_errors(child))]
-
-
-@pytest.mark.parametrize("kind", all_errors(LoaderServiceError), ids=lambda kind: kind.__name__)
-def test_every_error_survives_its_record_and_pickle(kind: type[LoaderServiceError]) -> None:
-    given: dict[type[LoaderServiceError], LoaderServiceError] = {
-        BuildError: BuildError(3, "OSError", "gone", "trace", slot=1),
-        DataError: DataError("E9004", "sample 3, leaf 0"),
-    }
-    error = given.get(kind) or kind("what, limit, remedy")
-    for again in (from_record(error.to_record()), pickle.loads(pickle.dumps(error))):
-        assert type(again) is kind
-        assert (str(again), again.to_record()) == (str(error), error.to_record())
-    assert str(error).startswith(f"{error.code}: ")
-
-
-def test_every_error_has_a_code_of_its_own_and_a_public_name() -> None:
-    kinds = all_errors(LoaderServiceError)
-    codes = [kind.code for kind in kinds if kind is not DataError] + sorted(DataError.CODES)
-    assert len(set(codes)) == len(codes)
-    assert {kind.__name__ for kind in kinds} <= set(errors.__all__)
-
-
-def test_an_error_of_an_unknown_code_keeps_code_and_text() -> None:
-    error = from_record({"code": "E9999", "message": "from the future", "details": {}})
-    assert "E9999: from the future" in str(error)
 
 
 class Answering:

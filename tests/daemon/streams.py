@@ -8,8 +8,7 @@ import threading
 import time
 from typing import Any
 
-from loader_service import Stream
-from loader_service.contract.collate import ImageBatchCollator
+from loader_service import ShuffledSampler, Stream
 from loader_service.contract.rng import SampleRng
 from loader_service.data import synthetic_lines
 
@@ -39,7 +38,7 @@ def small(seed: int = 3, batch_size: int = 4) -> Stream:
 def odd() -> Stream:
     """Its description has half a character and an integer that no message can carry."""
     stream = small()
-    stream.version, stream.collator = "of the file \udcff", ImageBatchCollator(pad_value=-(2**64 - 1))
+    stream.version, stream.sampler = "of the file \udcff", ShuffledSampler(40, 4, -(2**64 - 1))
     return stream
 
 

@@ -77,7 +77,8 @@ class Verifications:
             return None
         metrics.impure += 1
         who = f"worker {task.builder.number} built it, and worker {worker.number} other bytes"
-        return BuildError(task.claim.step, _KIND, f"{who}: {'; '.join(answer.differences)}")
+        text = f"{who}: {'; '.join(answer.differences)}"
+        return BuildError(step=task.claim.step, cause_type=_KIND, cause_message=text)
 
     @staticmethod
     def raised(task: Task, record: dict[str, Any]) -> BuildError:
@@ -87,5 +88,11 @@ class Verifications:
         details = record.get("details", {})
         cause = f"{details.get('cause_type')}: {details.get('cause_message')}"
         text = f"worker {task.builder.number} built it, and the second build raised {cause}"
-        place = {"slot": details.get("slot"), "index": details.get("index")}
-        return BuildError(task.claim.step, _KIND, text, str(details.get("remote_traceback", "")), **place)
+        return BuildError(
+            step=task.claim.step,
+            slot=details.get("slot"),
+            index=details.get("index"),
+            cause_type=_KIND,
+            cause_message=text,
+            remote_traceback=str(details.get("remote_traceback", "")),
+        )

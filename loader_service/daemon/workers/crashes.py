@@ -83,4 +83,5 @@ def _error(step: int, known: _Step) -> BuildError:
     story = "; ".join(death.how for death in known.deaths)
     samples = f" ({known.samples})" if known.samples else ""
     stack = next((death.stack for death in reversed(known.deaths) if death.stack), "")
-    return BuildError(step, kind, f"{story}; {MAX_DEATHS} workers died while they built this step{samples}", stack)
+    text = f"{story}; {MAX_DEATHS} workers died while they built this step{samples}"
+    return BuildError(step=step, cause_type=kind, cause_message=text, remote_traceback=stack)

@@ -83,9 +83,12 @@ class Worker:
         except BuildError as error:
             failed = _trimmed(error)
         except LoaderServiceError as error:  # there is no memory for it
-            failed = BuildError(task.step, type(error).__name__, error.message)
+            failed = BuildError(step=task.step, cause_type=type(error).__name__, cause_message=error.message)
         except Exception as error:  # a collator of the user's that breaks its promises: no reason to die
-            failed = _trimmed(BuildError(task.step, type(error).__name__, str(error), traceback.format_exc()))
+            kind, trace = type(error).__name__, traceback.format_exc()
+            failed = _trimmed(
+                BuildError(step=task.step, cause_type=kind, cause_message=str(error), remote_traceback=trace)
+            )
         return Failed(task.task, failed.to_record())
 
     def _build(self, build: Build) -> Built:
@@ -157,8 +160,14 @@ class _Target:
 
 def _trimmed(error: BuildError) -> BuildError:
     """The same error with texts that fit a message."""
-    kind, text, trace = error.cause_type[:_MAX_NAME], error.cause_message[:MAX_TEXT], shortened(error.remote_traceback)
-    return BuildError(error.step, kind, text, trace, slot=error.slot, index=error.index)
+    return BuildError(
+        step=error.step,
+        slot=error.slot,
+        index=error.index,
+        cause_type=error.cause_type[:_MAX_NAME],
+        cause_message=error.cause_message[:MAX_TEXT],
+        remote_traceback=shortened(error.remote_traceback),
+    )
 
 
 def _facts(spec: StreamSpec, stream: Stream) -> StreamFacts:

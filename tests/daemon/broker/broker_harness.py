@@ -228,7 +228,10 @@ class BrokerHarness:
     def fail(self, worker: int = 0) -> list[tuple[bytes, Message]]:
         """The first task of the worker fails."""
         return self._finish(
-            worker, lambda task: Failed(task.task, BuildError(task.step, "ValueError", "no data").to_record())
+            worker,
+            lambda task: Failed(
+                task.task, BuildError(step=task.step, cause_type="ValueError", cause_message="no data").to_record()
+            ),
         )
 
     def _finish(self, worker: int, make: Callable[[Build | Verify], FromWorker]) -> list[tuple[bytes, Message]]:

@@ -45,8 +45,8 @@ def test_a_description_that_no_message_can_carry_is_told_in_other_words(crew: Be
     [facts] = one.until_said(messages.Started).streams
     assert facts.fingerprint == streams.odd().fingerprint
     assert facts.description["version"] == "of the file \\udcff"
-    assert facts.description["collator"]["arguments"]["pad_value"] == {"int": "-0xffffffffffffffff"}
-    assert facts.description["sampler"] == streams.odd().description["sampler"]
+    assert facts.description["sampler"]["arguments"]["seed"] == {"int": "-0xffffffffffffffff"}
+    assert facts.description["collator"] == streams.odd().description["collator"]
 
 
 def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(crew: Begin) -> None:
@@ -58,7 +58,7 @@ def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(c
     assert need == Need(1, 64 + streams.small().layout(0).nbytes)
     refusal = MemoryLimitError("there is no more").to_record()
     one.supervisor.send(one.first, Denied(1, refusal))
-    failed = BuildError(0, "MemoryLimitError", "there is no more").to_record()
+    failed = BuildError(step=0, cause_type="MemoryLimitError", cause_message="there is no more").to_record()
     assert one.until_said(Failed) == Failed(1, failed)
     assert one.until_said(Need, 2).task == 2
     larger = one.memory.create(NBYTES)
