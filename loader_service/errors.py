@@ -22,6 +22,7 @@ __all__ = [
     "EndpointError",
     "EvictedError",
     "FactoryError",
+    "FileAccessError",
     "FingerprintError",
     "ForkedClientError",
     "HoldLimitError",
@@ -105,6 +106,12 @@ class ArgumentError(LoaderServiceError, ValueError):
     """Raised at construction or call: an argument outside its range."""
 
     code = "E1101"
+
+
+class FileAccessError(ArgumentError, OSError):
+    """Raised where a file that was named cannot be read or written: it is missing, not permitted, no regular file."""
+
+    code = "E1103"
 
 
 class FingerprintError(LoaderServiceError, TypeError):

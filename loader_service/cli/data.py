@@ -25,7 +25,7 @@ from loader_service.cli.progress import progress
 from loader_service.contract.checks import checked_int
 from loader_service.data.pskd.convert import (
     ConvertOptions,
-    Tick,
+    Progress,
     export_samples,
     import_samples,
     open_reader,
@@ -47,7 +47,7 @@ _Commands = argparse._SubParsersAction
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Tick]:
+def _progress(what: str) -> Iterator[Progress]:
     """Called with the samples that are done and their number: a bar on a terminal, else nothing."""
     with progress(sys.stderr, transient=True) as add_bar:
         tick = add_bar(what)

@@ -1,4 +1,4 @@
-"""Datasets, and for each a factory of a ready stream: what a configuration can name without code of its own.
+"""Datasets, and for each a factory that makes a ready stream of it, for a configuration to name.
 
 Importing this package needs numpy only; Pillow is imported when a dataset that draws text is made.
 """

@@ -1,9 +1,9 @@
-"""Real text as line images: every line of some text files, drawn with the font that Pillow carries.
+"""Real text as line images: each line of text files, drawn with the font that Pillow brings along.
 
-Owns `TextLineImages`. Invariant: a sample depends on the files' text, the height and the glyphs alone. Each
-character of the text is drawn once, at construction; a line is its glyphs side by side at their advance widths,
-without kerning. So reading touches no font and no file, is safe in threads and costs about 0.1 ms.
-Fails at construction: ArgumentError names the file, ConfigurationError the missing Pillow.
+Owns `TextLineImages`. Invariant: a sample depends on the text of the files, the height and the font alone. Each
+character of the text is drawn once, at construction; a line is its glyphs side by side at their advance widths, without
+kerning. So reading a sample opens no font and no file, is safe in several threads and takes about 0.1 ms. Fails at
+construction: ArgumentError names the file, ConfigurationError the missing Pillow.
 
     x_k = sum of the advances before character k, moved right until all ink lies inside a margin of one column
 """
@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import index as as_index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from loader_service.contract.checks import checked_index, checked_indices, checked_int, checked_sequence
 from loader_service.contract.collate import ImageBatchCollator
 from loader_service.contract.sample import ImageSample
 from loader_service.contract.samplers import ShuffledSampler
 from loader_service.contract.stream import Stream
+from loader_service.data.files import check_regular_file, checked_path, file_error
 from loader_service.errors import ArgumentError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,12 +41,22 @@ _MIN_HEIGHT, _MAX_HEIGHT = 8, 1024
 class TextLineImages:
     """A dataset of the non-blank lines of text files, in the order of the files.
 
-    files: paths of UTF-8 texts, by default the top-level sources of Python's standard library; height: pixels,
-    8 to 1024; max_lines: how many lines to keep, all by default. Sample i: image float32 [1, height, W_i] with
-    ink 1.0 on 0.0; target int32 [L], 1 + each character's place in `vocabulary` (0 is CTC's blank); label:
-    which file. Tabs are expanded and blanks at a line's end dropped. Raises ArgumentError, ConfigurationError.
+    Sample i is an `ImageSample`: image float32 [1, height, W_i] with ink 1.0 on 0.0; target int32 [L], 1 + the place of
+    each character in `vocabulary` (0 is the blank of CTC); label: the place of the line's file in `files`. Tabs are
+    expanded, and blanks at the end of a line dropped.
 
-    vocabulary: the characters of all lines, sorted; fingerprint: of the lines, the height and the font.
+    Args:
+        files: Paths of UTF-8 texts; None for the top-level sources of Python's standard library.
+        height: Pixels, 8 to 1024.
+        max_lines: Number of lines to keep, the first ones; None for all.
+
+    Attributes:
+        vocabulary: The characters of all lines, sorted.
+        fingerprint: Digest of the lines, the height and the font.
+
+    Raises:
+        ArgumentError: If a file cannot be read, there is no text, or an argument lies outside its range.
+        ConfigurationError: If Pillow is missing.
     """
 
     def __init__(
@@ -54,8 +65,8 @@ class TextLineImages:
         height: int = 32,
         max_lines: int | None = None,
     ) -> None:
-        self.height = _checked_int("height", height, _MIN_HEIGHT, _MAX_HEIGHT)
-        limit = None if max_lines is None else _checked_int("max_lines", max_lines, 1, 2**31 - 1)
+        self.height = checked_int("height", height, _MIN_HEIGHT, _MAX_HEIGHT)
+        limit = None if max_lines is None else checked_int("max_lines", max_lines, 1, 2**31 - 1)
         self._lines, self._labels = _read_lines(_paths(files), limit)
         self.vocabulary = "".join(sorted(set("".join(self._lines))))
         self._codes = _code_points(self.vocabulary)  # uint32 [V], ascending
@@ -67,30 +78,46 @@ class TextLineImages:
         return len(self._lines)
 
     def __getitem__(self, index: int, /) -> ImageSample:
-        """The sample at 0 <= index < len(self), in arrays of its own. Raises ArgumentError."""
-        places = np.searchsorted(self._codes, _code_points(self.text(index)))  # int64 [L]
+        """Draw the sample at 0 <= index < len(self), in arrays of its own. Raises ArgumentError."""
+        index = checked_index(index, len(self))
+        places = np.searchsorted(self._codes, _code_points(self._lines[index]))  # int64 [L]
         target = (places + 1).astype(np.int32)
         return ImageSample(self._glyphs.line(places), target, int(self._labels[index]))
 
-    def widths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The widths of the samples at `indices`, without drawing them: int64 [N]."""
-        lines = (np.searchsorted(self._codes, _code_points(self.text(index))) for index in indices.tolist())
-        return np.array([self._glyphs.place(places)[1] for places in lines], np.int64)
+    def __iter__(self) -> Iterator[ImageSample]:
+        return (self[index] for index in range(len(self)))
+
+    def widths(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Tell the widths of samples without drawing them.
+
+        Args:
+            indices: Integers [N] in [0, len(self)).
+
+        Returns:
+            Widths in pixels, int64 [N].
+
+        Raises:
+            ArgumentError: If an index lies outside.
+        """
+        wanted = checked_indices("indices", indices, len(self)).tolist()
+        lines = (np.searchsorted(self._codes, _code_points(self._lines[index])) for index in wanted)
+        return np.array([self._glyphs.layout(places)[1] for places in lines], np.int64)
 
     def text(self, index: int) -> str:
-        """The line at 0 <= index < len(self). Raises ArgumentError."""
-        if not 0 <= as_index(index) < len(self._lines):
-            raise ArgumentError(f"index is {index}; the dataset's indices lie in [0, {len(self._lines)})")
-        return self._lines[index]
+        """The text of the line at 0 <= index < len(self). Raises ArgumentError."""
+        return self._lines[checked_index(index, len(self))]
 
 
 @dataclass(frozen=True, slots=True)
 class _Glyphs:
     """The drawn characters of a vocabulary of V.
 
-    ink: V arrays float32 [width, height], column by column, so that a glyph lands in one piece of memory;
-    left: columns from the pen to the ink, int64 [V]; right: to where the ink ends, int64 [V]; advance: how far
-    the pen goes, int64 [V].
+    Attributes:
+        ink: V arrays float32 [width, height], column by column, so that a glyph is copied in one piece.
+        left: Columns from the pen to the first ink, int64 [V].
+        right: Columns from the pen to the end of the ink, int64 [V].
+        advance: Columns that the pen moves on, int64 [V].
+        height: Pixels.
     """
 
     ink: tuple[NDArray[np.float32], ...]
@@ -108,16 +135,20 @@ class _Glyphs:
         advance = np.array([round(font.getlength(character)) for character in vocabulary], np.int64)
         return cls(ink, left, right, advance, height)
 
-    def place(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-        """Where the ink of each character of a line begins, int64 [L], and how wide the line is, with its margins."""
+    def layout(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+        """Lay out a line of the characters at `places` of the vocabulary, int64 [L].
+
+        Returns:
+            The column at which the ink of each character begins, int64 [L], and the width of the line with its margins.
+        """
         pens = np.cumsum(self.advance[places]) - self.advance[places]  # [L], from 0
         starts, ends = pens + self.left[places], pens + self.right[places]
         first = min(0, int(starts.min()))
         return starts - first + _MARGIN, int(ends.max()) - first + 2 * _MARGIN
 
     def line(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The characters at `places` of the vocabulary, int64 [L], as an image float32 [1, height, W]."""
-        starts, width = self.place(places)
+        """Draw the characters at `places` of the vocabulary, int64 [L]: an image float32 [1, height, W]."""
+        starts, width = self.layout(places)
         canvas = np.zeros((width, self.height), np.float32)
         for place, start in zip(places.tolist(), starts.tolist(), strict=True):
             glyph = self.ink[place]
@@ -127,7 +158,7 @@ class _Glyphs:
 
 
 def _draw(font: FreeTypeFont, character: str, height: int) -> NDArray[np.float32]:
-    """One character's ink in [0, 1], float32 [width, height]; blanks are drawn as they are, without ink."""
+    """Draw the ink of one character, float32 [width, height] in [0, 1]; a blank has none."""
     from PIL import Image, ImageDraw
 
     left, _, right, _ = font.getbbox(character)
@@ -137,7 +168,7 @@ def _draw(font: FreeTypeFont, character: str, height: int) -> NDArray[np.float32
 
 
 def _font(height: int) -> tuple[FreeTypeFont, str]:
-    """The largest built-in font whose ascent and descent fit the height together, and what identifies it."""
+    """Find the largest built-in font whose ascent and descent fit the height, and the text that identifies it."""
     try:
         from PIL import ImageFont, __version__, features
 
@@ -163,13 +194,14 @@ def _paths(files: Sequence[str | PathLike[str]] | None) -> list[Path]:
         files = sorted(folder.glob("*.py"))
         if not files:
             raise ArgumentError(f"{folder} holds no sources of the standard library here; pass files=[...]")
-    if not files:
+    paths = list(checked_sequence("files", files, checked_path))
+    if not paths:
         raise ArgumentError("files is empty; pass at least one path, or None for Python's own sources")
-    return [Path(file) for file in files]
+    return paths
 
 
 def _read_lines(paths: Sequence[Path], limit: int | None) -> tuple[list[str], NDArray[np.int32]]:
-    """All non-blank lines, and for each the place of its file: int32 [lines]."""
+    """Read all non-blank lines, at most `limit`, and for each the place of its file, int32 [lines]."""
     lines: list[str] = []
     labels: list[int] = []
     for label, path in enumerate(paths):
@@ -184,10 +216,11 @@ def _read_lines(paths: Sequence[Path], limit: int | None) -> tuple[list[str], ND
 
 
 def _read(path: Path) -> str:
+    check_regular_file(path)
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise ArgumentError(f"cannot read {path}: {error.strerror}; check path and permissions") from error
+        raise file_error(path, error) from error
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:
@@ -201,16 +234,6 @@ def _fingerprint(font: str, height: int, lines: Iterable[str], labels: NDArray[n
     return hasher.hexdigest()
 
 
-def _checked_int(name: str, value: Any, low: int, high: int) -> int:
-    try:
-        value = as_index(value)
-    except TypeError:
-        raise ArgumentError(f"{name} is {value!r}; it must be an integer") from None
-    if not low <= value <= high:
-        raise ArgumentError(f"{name} is {value}; it must lie in [{low}, {high}]")
-    return int(value)
-
-
 def text_line_images(
     files: Sequence[str | PathLike[str]] | None = None,
     seed: int = 0,
@@ -218,7 +241,18 @@ def text_line_images(
     width_multiple: int = 8,
     max_lines: int | None = None,
 ) -> Stream:
-    """A shuffled stream of `TextLineImages(files)`, padded with background. Raises what it raises."""
+    """Make a shuffled stream of `TextLineImages(files)`, padded with background.
+
+    Args:
+        files, max_lines: As of `TextLineImages`.
+        seed: Of the order.
+        batch_size: Images in a batch.
+        width_multiple: The padded width of a batch is a multiple of so many pixels.
+
+    Raises:
+        ArgumentError: If an argument lies outside its range, or a file cannot be read.
+        ConfigurationError: If Pillow is missing.
+    """
     dataset = TextLineImages(files, max_lines=max_lines)
     sampler = ShuffledSampler(len(dataset), batch_size, seed)
     return Stream(dataset, sampler, ImageBatchCollator(width_multiple), seed=seed)

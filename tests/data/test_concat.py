@@ -22,7 +22,7 @@ LINES = [
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_samples_lie_one_dataset_behind_the_other(sizes: list[int]) -> None:
     datasets = [[(source, offset) for offset in range(size)] for source, size in enumerate(sizes)]
     both = ConcatDataset(datasets)

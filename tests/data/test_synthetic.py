@@ -27,7 +27,6 @@ def same(one: ImageSample, other: ImageSample) -> bool:
 
 
 @given(st.integers(0, 2047))
-@settings(deadline=None)
 def test_samples_lie_within_the_stated_ranges(index: int) -> None:
     image, target, label = SyntheticLines()[index]
     assert image.dtype == np.float32
@@ -55,7 +54,7 @@ def test_pixels_are_the_contracts_singles_and_no_two_images_are_alike() -> None:
 
 
 @given(st.integers(0, 99), st.integers(-(2**63), 2**64 - 1))
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 def test_a_sample_depends_on_seed_and_index_alone(index: int, seed: int) -> None:
     sample = SyntheticLines(count=100, seed=seed)[index]
     assert same(SyntheticLines(count=2**31, seed=seed)[index], sample)

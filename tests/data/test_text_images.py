@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from PIL import ImageFont
 from PIL.ImageFont import FreeTypeFont
 
 from loader_service.data import TextLineImages, text_line_images
-from loader_service.errors import ArgumentError, ConfigurationError
+from loader_service.errors import ArgumentError, ConfigurationError, FileAccessError
 
 TEXT = "def f(x):\n    return x\n\n   \n\tg = 'jÀ|_$'   \nlast"
 LATIN = "".join(chr(code) for code in range(0x21, 0x250) if chr(code).isprintable())
@@ -163,12 +164,18 @@ def test_a_numpy_index_is_an_index(write: Write) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"cannot read .*nowhere\.txt: No such file"):
+    with pytest.raises(ArgumentError, match=r"nowhere\.txt cannot be read or written: No such file"):
         TextLineImages([tmp_path / "nowhere.txt"])
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileAccessError, match="no regular file"):
+        TextLineImages([tmp_path / "pipe"])
+
+
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(ArgumentError, match="cannot be read or written: Is a directory"):
         TextLineImages([tmp_path])
 
 

@@ -1,8 +1,9 @@
-"""The `.psk.d` container: a sequence of samples of one Presk type, and the tools for text around it.
+"""The `.psk.d` container: a sequence of samples of one Presk type, and tools for texts as samples.
 
-`parse_type` turns a type's text into a `Layout`; `Reader` and `Writer` turn files into samples and back; `Pipeline`
-says which samples stand in which batch; `char_vocab`, `encode`, `decode_text` and `lm_windows` make samples of texts.
-What is wrong with a file, a type or a value is a `DataError` with the code that the container's text gives it.
+`parse_type` reads the text of a type into a `Layout`; `Reader` and `Writer` turn files into samples and back;
+`Pipeline` says which samples stand in which batch; `char_vocab`, `encode`, `decode_text` and `lm_windows` make samples
+of texts. What is wrong with a file, a type or a value is a `DataError` with one of the codes E9001 to E9005 (R92 to R96
+of the specification); a wrong argument is an ArgumentError.
 """
 
 from loader_service.data.pskd.dataset import LmWindows, PskdDataset

@@ -1,7 +1,8 @@
-"""A container from other files' samples, and other files from a container's.
+"""Converting arrays, tables and JSON to containers, and containers to them.
 
-Owns `import_samples` and `export_samples`. Invariant: what comes back is what went in, every number exactly. Fails with
-DataError (E9004: no data; E9005: shapes or lengths that differ), ArgumentError for a suffix without a meaning.
+Owns `import_samples` and `export_samples`. Invariant: converted there and back, every number is exactly what it was.
+Fails with DataError (E9004: values that are no data; E9005: shapes or lengths that differ), and with ArgumentError for
+an unknown suffix.
 
     .npy      one array [N, ...]       <-> one leaf
     .npz      arrays of equal N        <-> a tuple in the order of their names (names of digits as numbers): "0", "1", …
@@ -26,19 +27,19 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.data.pskd.layout import Enc, Layout, Leaf, fold, leaves, unfold
+from loader_service.data.pskd.layout import Enc, Layout, Leaf, flatten, leaves, unflatten
 from loader_service.data.pskd.reader import Reader
 from loader_service.data.pskd.types import parse_type
 from loader_service.data.pskd.writer import Writer
 from loader_service.errors import ArgumentError, DataError
 
-__all__ = ["ConvertOptions", "Tick", "export_samples", "import_samples", "open_reader", "row_ranges"]
+__all__ = ["ConvertOptions", "Progress", "export_samples", "import_samples", "open_reader", "row_ranges"]
 
-Tick = Callable[[int, int | None], None]
-"""Called now and then with the samples that are done and, where it is known, their number."""
+Progress = Callable[[int, int | None], None]
+"""A callback that gets the number of samples done and, where it is known, of all samples."""
 
 _CHUNK_BYTES = 1 << 22
-_TICK_SAMPLES = 1024
+_PROGRESS_SAMPLES = 1024
 _UNREADABLE = (ValueError, TypeError, EOFError, ArithmeticError, MemoryError, RuntimeError, BadZipFile, zlib.error)
 _LARGEST = int(np.finfo(np.float64).max)
 _SUFFIXES = ".npy, .npz, .csv, .jsonl and .psk.d"
@@ -46,7 +47,13 @@ _SUFFIXES = ".npy, .npz, .csv, .jsonl and .psk.d"
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """type_text: instead of the type that is guessed; bound: N of a guessed idx[N]; encodings: one for each leaf."""
+    """Options of an import.
+
+    Attributes:
+        type_text: The sample type; None to guess it from the arrays.
+        bound: N of a guessed `idx[N]`; None for the largest value + 1.
+        encodings: One for each leaf; empty to take those of the source.
+    """
 
     type_text: str | None = None
     bound: int | None = None
@@ -55,7 +62,14 @@ class ConvertOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """What goes into a container; count: None where it is not known before the end; rows: trees with a leading axis."""
+    """Samples on their way into a container.
+
+    Attributes:
+        type_text: The sample type.
+        encodings: One for each leaf; empty for f64 throughout.
+        count: Number of samples; None where it is not known before the end.
+        rows: Some samples after the other: trees with a leading axis.
+    """
 
     type_text: str
     encodings: tuple[Enc, ...]
@@ -63,27 +77,59 @@ class _Samples:
     rows: Iterator[Any]
 
 
-def import_samples(source: Path, target: Path, options: ConvertOptions, tick: Tick) -> int:
-    """Write the container `target` from `source`, by its suffix; the number of samples. Raises LoaderServiceError."""
+def import_samples(source: Path, target: Path, options: ConvertOptions, progress: Progress) -> int:
+    """Write a container from a file of another format, or from another container.
+
+    Args:
+        source: The file; its suffix tells the format.
+        target: The container.
+        options: Type, bound and encodings.
+        progress: Called now and then.
+
+    Returns:
+        The number of samples.
+
+    Raises:
+        DataError, FileAccessError, ArgumentError: If the source cannot be converted; then there is no target.
+    """
     samples = _samples(source, options)
     with Writer(target, samples.type_text, encodings=options.encodings or samples.encodings) as writer:
         for rows in samples.rows:
             writer.add_rows(rows)
-            if samples.count is not None or writer.count % _TICK_SAMPLES == 0:
-                tick(writer.count, samples.count)
+            if samples.count is not None or writer.count % _PROGRESS_SAMPLES == 0:
+                progress(writer.count, samples.count)
     return writer.count
 
 
-def export_samples(reader: Reader, suffix: str, file: IO[bytes], tick: Tick) -> None:
-    """Write all samples in the format of `suffix`. Raises DataError, ArgumentError."""
+def export_samples(reader: Reader, suffix: str, file: IO[bytes], progress: Progress) -> None:
+    """Write all samples of a container in another format.
+
+    Args:
+        reader: The container.
+        suffix: .npy, .npz, .csv or .jsonl.
+        file: Where the result is written.
+        progress: Called now and then.
+
+    Raises:
+        DataError: If the format cannot hold the samples.
+        ArgumentError: If the suffix is unknown.
+    """
     export = {".npy": _to_npy, ".npz": _to_npz, ".csv": _to_csv, ".jsonl": _to_jsonl}.get(suffix)
     if export is None:
         raise ArgumentError(f"the suffix {suffix!r} is unknown; {_SUFFIXES} can be written")
-    export(reader, file, tick)
+    export(reader, file, progress)
 
 
 def open_reader(path: Path, type_text: str | None = None) -> Reader:
-    """The container; a type is for a `params` file, which does not tell it. Raises DataError E9005 for another."""
+    """Open a container to convert or compare it.
+
+    Args:
+        path: The file.
+        type_text: The type of a `params` file; of another file it must be the file's own.
+
+    Raises:
+        DataError: E9005 if the file is of another type; otherwise as `Reader`.
+    """
     reader = Reader(path, reals="stored")
     layout = None if type_text is None else parse_type(type_text)
     if layout is None or layout == reader.header.layout:
@@ -94,7 +140,7 @@ def open_reader(path: Path, type_text: str | None = None) -> Reader:
 
 
 def row_ranges(count: int, found: Sequence[Leaf]) -> Iterator[tuple[int, int]]:
-    """[start, stop) of so many samples at a time that they take little memory, in order."""
+    """Cut the samples into ranges [start, stop), in order, each of a few MiB."""
     rows = max(1, _CHUNK_BYTES // max(64, 8 * sum(leaf.size for leaf in found)))
     return ((start, min(start + rows, count)) for start in range(0, count, rows))
 
@@ -118,7 +164,7 @@ def _samples(source: Path, options: ConvertOptions) -> _Samples:
 
 
 def _arrays(source: Path) -> list[NDArray[Any]]:
-    """The arrays of a file, in the order of their names. Raises DataError."""
+    """Read the arrays of a file, in the order of their names. Raises DataError."""
     try:
         if source.suffix == ".npy":
             arrays = [np.asarray(np.lib.format.open_memmap(source, mode="r"))]
@@ -158,12 +204,12 @@ def _array_samples(source: Path, options: ConvertOptions) -> _Samples:
     narrow = [array.dtype.str[1:] in ("f2", "f4") for array in arrays]
     encodings = [Enc.F32 if one and leaf.bound is None else Enc.F64 for one, leaf in zip(narrow, found, strict=True)]
     ranges = row_ranges(len(arrays[0]), found)
-    rows = (fold(layout, (array[start:stop] for array in arrays)) for start, stop in ranges)
+    rows = (unflatten(layout, (array[start:stop] for array in arrays)) for start, stop in ranges)
     return _Samples(text, tuple(encodings), len(arrays[0]), rows)
 
 
 def _text_lines(source: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text. Raises DataError E9004."""
+    """Read the lines of a UTF-8 text. Raises DataError E9004."""
     with source.open(encoding="utf-8-sig", newline="") as file:
         try:
             yield from file
@@ -208,7 +254,7 @@ def _csv_samples(source: Path, type_text: str | None) -> _Samples:
                 raise DataError("E9004", f"line {line}, column {column} is {row[column]!r}; it must be a number")
             rest = iter(cells)
             parts = [_leaf(list(islice(rest, leaf.size)), leaf, f"line {line}") for leaf in found]
-            yield fold(layout, (part.reshape(1, *leaf.shape) for part, leaf in zip(parts, found, strict=True)))
+            yield unflatten(layout, (part.reshape(1, *leaf.shape) for part, leaf in zip(parts, found, strict=True)))
 
     return _Samples(text, (), None, rows())
 
@@ -221,12 +267,12 @@ def _json_values(source: Path, layout: Layout) -> Iterator[Any]:
             tree = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise DataError("E9004", f"line {line} of {source.name} is no JSON: {error}") from None
-        parts = zip(unfold(layout, tree, f"line {line}"), leaves(layout), strict=True)
-        yield fold(layout, iter([_leaf(part, leaf, f"line {line}")[np.newaxis] for part, leaf in parts]))
+        parts = zip(flatten(layout, tree, f"line {line}"), leaves(layout), strict=True)
+        yield unflatten(layout, iter([_leaf(part, leaf, f"line {line}")[np.newaxis] for part, leaf in parts]))
 
 
 def _leaf(value: Any, leaf: Leaf, where: str) -> NDArray[Any]:
-    """Python numbers as an array in which none of them has changed. Raises DataError."""
+    """Make an array of Python numbers in which none of them has changed. Raises DataError."""
     array = np.array(value, dtype=object)
     if array.size == leaf.size == 0:
         array = array.reshape(leaf.shape)  # [] also stands for the shape [0, 3]
@@ -247,52 +293,52 @@ def _layout(reader: Reader) -> Layout:
     return reader.header.layout
 
 
-def _batches(reader: Reader, tick: Tick) -> Iterator[list[NDArray[Any]]]:
-    """The leaves of some samples after the other, each [n, *shape]."""
+def _batches(reader: Reader, progress: Progress) -> Iterator[list[NDArray[Any]]]:
+    """Read the leaves of some samples after the other, each [n, *shape]."""
     layout = _layout(reader)
     for start, stop in row_ranges(len(reader), list(leaves(layout))):
-        yield list(unfold(layout, reader.read(np.arange(start, stop))))
-        tick(stop, len(reader))
+        yield list(flatten(layout, reader.read(np.arange(start, stop))))
+        progress(stop, len(reader))
 
 
-def _write_array(reader: Reader, place: int, file: IO[bytes], tick: Tick) -> None:
-    """Leaf `place` of all samples as an array [N, *shape] in numpy's format, never whole in memory."""
-    empty: NDArray[Any] = list(unfold(_layout(reader), reader.read([])))[place]  # [0, *shape]
+def _write_array(reader: Reader, place: int, file: IO[bytes], progress: Progress) -> None:
+    """Write leaf `place` of all samples as an array [N, *shape] in numpy's format, a few MiB at a time."""
+    empty: NDArray[Any] = list(flatten(_layout(reader), reader.read([])))[place]  # [0, *shape]
     header = {"descr": empty.dtype.str, "fortran_order": False, "shape": (len(reader), *empty.shape[1:])}
     np.lib.format.write_array_header_1_0(file, header)
     if 0 not in empty.shape[1:]:
-        for values in _batches(reader, tick):
+        for values in _batches(reader, progress):
             file.write(values[place].tobytes())
 
 
-def _to_npy(reader: Reader, file: IO[bytes], tick: Tick) -> None:
+def _to_npy(reader: Reader, file: IO[bytes], progress: Progress) -> None:
     if not isinstance(_layout(reader), Leaf):
         raise DataError("E9005", f"the type {reader.header.type_text} is no single leaf; .npz holds several arrays")
-    _write_array(reader, 0, file, tick)
+    _write_array(reader, 0, file, progress)
 
 
-def _to_npz(reader: Reader, file: IO[bytes], tick: Tick) -> None:
+def _to_npz(reader: Reader, file: IO[bytes], progress: Progress) -> None:
     with ZipFile(file, "w") as archive:
         for place in range(len(list(leaves(_layout(reader))))):
             with archive.open(f"{place}.npy", "w", force_zip64=True) as member:
-                _write_array(reader, place, member, tick)
+                _write_array(reader, place, member, progress)
 
 
-def _to_csv(reader: Reader, file: IO[bytes], tick: Tick) -> None:
+def _to_csv(reader: Reader, file: IO[bytes], progress: Progress) -> None:
     text = TextIOWrapper(file, encoding="utf-8", newline="")
     rows = csv.writer(text, lineterminator="\n")
-    for values in _batches(reader, tick):
+    for values in _batches(reader, progress):
         flat = [value.reshape(len(value), value[0].size).tolist() for value in values]  # each [n, size]
         rows.writerows(chain(*parts) for parts in zip(*flat, strict=True))
     text.detach()
 
 
-def _to_jsonl(reader: Reader, file: IO[bytes], tick: Tick) -> None:
+def _to_jsonl(reader: Reader, file: IO[bytes], progress: Progress) -> None:
     layout, text = _layout(reader), TextIOWrapper(file, encoding="utf-8", newline="")
-    for values in _batches(reader, tick):
+    for values in _batches(reader, progress):
         lists = [value.tolist() for value in values]
         for row in zip(*lists, strict=True):
-            tree = fold(layout, iter(row))
+            tree = unflatten(layout, iter(row))
             try:
                 text.write(json.dumps(tree, allow_nan=False) + "\n")
             except ValueError:

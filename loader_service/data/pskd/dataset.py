@@ -1,66 +1,90 @@
-"""A container as a dataset, and windows over a token array as the same kind of dataset.
+"""A container as a dataset, and windows of a token array as the same kind of dataset.
 
 Owns `PskdDataset` and `LmWindows`. Invariant: a sample is a dict of named arrays, read from mapped memory; nothing is
-materialised, and workers that map the same file share its pages.
+read ahead, and workers that map the same file share its pages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import index as as_index
+from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loader_service.contract.checks import checked_indices, checked_int
+from loader_service.contract.checks import (
+    checked_index,
+    checked_indices,
+    checked_int,
+    checked_integers,
+    checked_sequence,
+    checked_text,
+)
 from loader_service.contract.fingerprint import describe, digest
-from loader_service.data.content import content_digest
+from loader_service.data.files import check_regular_file, checked_path, content_digest
 from loader_service.data.pskd.layout import Layout, Leaf, Record, Tuple, idx_width
 from loader_service.data.pskd.reader import Reader, Reals
-from loader_service.errors import ArgumentError, DataError
+from loader_service.errors import ArgumentError, DataError, FileAccessError
 
 __all__ = ["LmWindows", "PskdDataset"]
 
-Named = dict[str, Any]
+NamedArrays = dict[str, Any]
 
 
 class PskdDataset:
-    """The samples of a `.psk.d` file, as dicts of tensors for a StackCollator.
+    """The samples of a `.psk.d` file as dicts of tensors, for a StackCollator.
 
-    names: of the parts of a tuple, or of a lone leaf ("0", "1", … and "data" by default); a record has its fields'
-    names. reals: as for Reader. layout: for a `params` type. Raises DataError, ArgumentError.
+    Args:
+        path: The file.
+        names: Names of the parts of a tuple, or of a lone leaf; by default "0", "1", … and "data". A record has the
+            names of its fields.
+        reals: As of `Reader`.
+        layout: The leaves of a `params` type.
+
+    Attributes:
+        path: The file's path.
+        names: The names of a sample's parts.
+        fingerprint: Digest of the file's content and the other arguments (R108).
+
+    Raises:
+        DataError: If the file is no container, or `layout` does not fit it.
+        FileAccessError: If the file cannot be read.
+        ArgumentError: If an argument is of the wrong kind, or the names do not fit.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | PathLike[str],
         names: Sequence[str] = (),
         reals: Reals = "float64",
         layout: Layout | None = None,
     ) -> None:
-        self.path = Path(path)
+        self.path = checked_path("path", path)
         self._reader = _open(self.path, reals, layout)
         found = self._reader.header.layout
         if found is None:
             raise DataError("E9001", f"{path} is of type {self._reader.header.type_text!r}; give its layout")
-        self.names = _names(found, tuple(names))
+        self.names = _names(found, checked_sequence("names", names, checked_text))
         parts = [content_digest(self.path), list(self.names), reals, repr(layout)]
         self.fingerprint = digest(describe(parts))
 
     def __len__(self) -> int:
         return len(self._reader)
 
-    def __getitem__(self, index: int, /) -> Named:
-        """Sample `index`: name -> array, or nested. Raises DataError, ArgumentError."""
+    def __getitem__(self, index: int, /) -> NamedArrays:
+        """Read the sample at 0 <= index < len(self): name -> array, or nested. Raises DataError, ArgumentError."""
         return self._named(self._reader[index])
 
-    def read(self, indices: ArrayLike) -> Named:
-        """Many samples at once: name -> array with a leading axis. Raises DataError, ArgumentError."""
+    def __iter__(self) -> Iterator[NamedArrays]:
+        return (self[index] for index in range(len(self)))
+
+    def read(self, indices: ArrayLike) -> NamedArrays:
+        """Read many samples at once: name -> array [N, *shape]. Raises DataError, ArgumentError."""
         return self._named(self._reader.read(indices))
 
-    def _named(self, sample: Any) -> Named:
+    def _named(self, sample: Any) -> NamedArrays:
         if isinstance(sample, dict):
             return sample
         parts = sample if isinstance(sample, tuple) else (sample,)
@@ -72,12 +96,10 @@ def _open(path: Path, reals: Reals, layout: Layout | None) -> Reader:
         return Reader(path, reals=reals, layout=layout)
     except DataError as error:
         raise DataError(error.code, f"{path}: {error.message}") from None
-    except OSError as error:
-        raise ArgumentError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _names(layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the parts of a sample. Raises ArgumentError."""
+    """Find the names of the parts of a sample. Raises ArgumentError where those given do not fit."""
     if isinstance(layout, Leaf):
         known: tuple[str, ...] = ("data",)
     elif isinstance(layout, Tuple):
@@ -96,17 +118,22 @@ def _names(layout: Layout, names: tuple[str, ...]) -> tuple[str, ...]:
 class LmWindows:
     """The samples of `lm_windows` over a token array of any size: {"tokens": [seq], "targets": [seq]}.
 
-    tokens: a one-dimensional integer array, or the path of one in a .npy file, which is mapped; vocab: its size; seq,
-    stride: at least 1. Tokens that are not below vocab are DataError E9004, where they are read. Raises ArgumentError.
+    Args:
+        tokens: Integers [N], or the path of a .npy file of them, which is mapped.
+        seq: Tokens in a window, at least 1.
+        stride: Tokens between the starts of two windows, at least 1.
+        vocab: Size of the vocabulary; a token that is not below it is DataError E9004 where it is read.
+
+    Raises:
+        ArgumentError: If an argument lies outside its range, or tokens are no integers of one dimension.
+        FileAccessError: If the file cannot be read.
     """
 
-    def __init__(self, tokens: str | Path | NDArray[np.integer], seq: int, stride: int, vocab: int) -> None:
+    def __init__(self, tokens: str | PathLike[str] | NDArray[np.integer], seq: int, stride: int, vocab: int) -> None:
         self.seq, self.stride = checked_int("seq", seq, 1, 2**62), checked_int("stride", stride, 1, 2**62)
         self.vocab = checked_int("vocab", vocab, 1, 2**64 - 1)
-        path = Path(tokens) if isinstance(tokens, str | Path) else None
-        self._tokens = _mapped(path) if path is not None else np.asarray(tokens)
-        if self._tokens.ndim != 1 or self._tokens.dtype.kind not in "iu":
-            raise ArgumentError(f"tokens are {self._tokens.dtype}{list(self._tokens.shape)}; they must be integers [N]")
+        path = checked_path("tokens", tokens) if isinstance(tokens, str | PathLike) else None
+        self._tokens = checked_integers("tokens", tokens if path is None else _mapped(path))
         content = describe(self._tokens) if path is None else content_digest(path)
         self.fingerprint = digest(describe(["lm_windows", digest(content), self.seq, self.stride, self.vocab]))
 
@@ -114,13 +141,25 @@ class LmWindows:
         return max(0, (len(self._tokens) - self.seq - 1) // self.stride + 1)
 
     def __getitem__(self, index: int, /) -> dict[str, NDArray[np.unsignedinteger]]:
-        """Window `index`. Raises ArgumentError, DataError."""
-        if not 0 <= as_index(index) < len(self):
-            raise ArgumentError(f"index is {index}; the windows' indices lie in [0, {len(self)})")
-        return {name: values[0] for name, values in self.read([index]).items()}
+        """Read the window at 0 <= index < len(self). Raises ArgumentError, DataError."""
+        return {name: values[0] for name, values in self.read([checked_index(index, len(self))]).items()}
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[np.unsignedinteger]]]:
+        return (self[index] for index in range(len(self)))
 
     def read(self, indices: ArrayLike) -> dict[str, NDArray[np.unsignedinteger]]:
-        """Many windows at once: tokens and targets [N, seq], of the narrowest unsigned dtype. Raises as above."""
+        """Read many windows at once.
+
+        Args:
+            indices: Integers [N] in [0, len(self)).
+
+        Returns:
+            "tokens" and "targets", each [N, seq] of the narrowest unsigned dtype.
+
+        Raises:
+            ArgumentError: If an index lies outside.
+            DataError: E9004 for a token that is not below the size of the vocabulary.
+        """
         wanted = checked_indices("indices", indices, len(self))  # [N]
         windows = self._tokens[wanted[:, np.newaxis] * self.stride + np.arange(self.seq + 1)]  # [N, seq + 1]
         if windows.size and not 0 <= int(windows.min()) <= int(windows.max()) < self.vocab:
@@ -132,7 +171,8 @@ class LmWindows:
 
 
 def _mapped(path: Path) -> NDArray[Any]:
+    check_regular_file(path)
     try:
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path} is no .npy file that can be mapped: {error}") from error
+        raise FileAccessError(f"{path} is no .npy file that can be mapped: {error}") from error

@@ -1,8 +1,8 @@
-"""Two containers, value for value.
+"""Comparing two containers value for value.
 
-Owns `diff` and `Diff`. Invariant: what is compared are the numbers, whatever their encodings: 0.5 as f64 and as bf16 is
-the same, 0.0 and -0.0 are, and NaN is the same as NaN. Files whose `params` type does not tell its layout are compared
-byte for byte behind their headers. Memory is bounded, however large the files.
+Owns `diff` and `Diff`. Invariant: numbers are compared, whatever their encodings: 0.5 as f64 equals 0.5 as bf16, 0.0
+equals -0.0, and NaN equals NaN. Files whose `params` type does not tell its layout are compared byte for byte behind
+their headers. Memory is bounded, however large the files.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.data.pskd.convert import Tick, open_reader, row_ranges
-from loader_service.data.pskd.layout import Leaf, leaves, unfold
+from loader_service.data.pskd.convert import Progress, open_reader, row_ranges
+from loader_service.data.pskd.layout import Leaf, flatten, leaves
 from loader_service.data.pskd.reader import Reader
 
 __all__ = ["Diff", "Difference", "diff"]
@@ -28,7 +28,12 @@ _Where = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two values that differ; where: sample, leaf and element, or the byte behind the headers."""
+    """Two values that differ.
+
+    Attributes:
+        where: Sample, leaf and element, or the byte behind the headers.
+        first, second: The values.
+    """
 
     where: str
     first: Any
@@ -37,8 +42,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What differs. headers: one line for each thing that the headers say otherwise; first: the first values that
-    differ; count: how many do; largest: the largest absolute difference, infinite where one value is no number."""
+    """The differences of two containers.
+
+    Attributes:
+        headers: One line for each difference of the headers.
+        first: The first values that differ.
+        count: Number of values that differ.
+        largest: Largest absolute difference; infinite where one of two values is NaN.
+    """
 
     headers: tuple[str, ...]
     first: tuple[Difference, ...]
@@ -47,25 +58,38 @@ class Diff:
 
     @property
     def same(self) -> bool:
-        """Whether type, count and all values are."""
+        """True if type, count and all values agree."""
         return not self.headers and not self.count
 
 
 def diff(
-    left: Path, right: Path, type_text: str | None = None, limit: int = 10, tick: Tick = lambda done, total: None
+    left: Path,
+    right: Path,
+    type_text: str | None = None,
+    limit: int = 10,
+    progress: Progress = lambda done, total: None,
 ) -> Diff:
-    """Compare two files. type_text: for `params` types; limit: of `first`. Raises DataError, ArgumentError, OSError.
+    """Compare two containers.
 
-    Where the trees of the types differ, no values are compared; where the counts do, those of the shorter file.
+    Where the leaves of the types differ, no values are compared; where the counts differ, those of the shorter file.
+
+    Args:
+        left, right: The files.
+        type_text: The type of `params` files.
+        limit: Largest number of values in `Diff.first`.
+        progress: Called now and then.
+
+    Raises:
+        DataError, FileAccessError: As `Reader`.
     """
     pair = open_reader(left, type_text), open_reader(right, type_text)
     headers = _header_differences(*pair)
     layouts = [reader.header.layout for reader in pair]
     if layouts[0] is not None and layouts[1] is not None:
         found = [[(leaf.shape, leaf.bound is None) for leaf in leaves(layout)] for layout in layouts if layout]
-        values = _values(*pair, tick) if found[0] == found[1] else iter(())
+        values = _values(*pair, progress) if found[0] == found[1] else iter(())
     else:
-        values = _bytes(*pair, tick) if layouts == [None, None] else iter(())
+        values = _bytes(*pair, progress) if layouts == [None, None] else iter(())
     first: list[Difference] = []
     count = 0
     largest: int | float = 0
@@ -94,8 +118,8 @@ def _header_differences(left: Reader, right: Reader) -> list[str]:
     return differences
 
 
-def _values(left: Reader, right: Reader, tick: Tick) -> Iterator[tuple[_Where, NDArray[Any], NDArray[Any]]]:
-    """Leaf by leaf of some samples after the other: where an element [n, *shape] stands, and both sides."""
+def _values(left: Reader, right: Reader, progress: Progress) -> Iterator[tuple[_Where, NDArray[Any], NDArray[Any]]]:
+    """Read both files leaf by leaf, some samples at a time: a namer of elements, and both arrays [n, *shape]."""
     layouts = left.header.layout, right.header.layout
     assert layouts[0] is not None
     assert layouts[1] is not None
@@ -103,25 +127,25 @@ def _values(left: Reader, right: Reader, tick: Tick) -> Iterator[tuple[_Where, N
     common = min(len(left), len(right)) if any(leaf.size for leaf in found) else 0
     for start, stop in row_ranges(common, found):
         rows = np.arange(start, stop)
-        sides = zip(unfold(layouts[0], left.read(rows)), unfold(layouts[1], right.read(rows)), strict=True)
+        sides = zip(flatten(layouts[0], left.read(rows)), flatten(layouts[1], right.read(rows)), strict=True)
         for leaf, (one, other) in enumerate(sides):
             yield _element(start, leaf), one, other
-        tick(stop, common)
+        progress(stop, common)
 
 
 def _element(start: int, leaf: int) -> _Where:
     return lambda place: f"sample {start + place[0]}, leaf {leaf}, element {place[1:]}"
 
 
-def _bytes(left: Reader, right: Reader, tick: Tick) -> Iterator[tuple[_Where, NDArray[Any], NDArray[Any]]]:
-    """The bytes behind the headers; one that the longer file alone has is no difference of values but of lengths."""
+def _bytes(left: Reader, right: Reader, progress: Progress) -> Iterator[tuple[_Where, NDArray[Any], NDArray[Any]]]:
+    """Read the bytes behind the headers; a byte that only the longer file has is a difference of lengths alone."""
     sides = [np.memmap(reader.path, np.uint8, "r")[reader.header.nbytes :] for reader in (left, right)]
     common = min(map(len, sides))
     for start in range(0, common, _CHUNK_BYTES):
         one, other = (side[start : start + _CHUNK_BYTES] for side in sides)
         size = min(len(one), len(other))
         yield _byte(start), one[:size], other[:size]
-        tick(start + size, common)
+        progress(start + size, common)
 
 
 def _byte(start: int) -> _Where:
@@ -134,7 +158,7 @@ def _differ(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any]) -> int | float:
-    """The largest |one - other| of values that differ; exact for integers, which are unsigned."""
+    """Find the largest |one - other| of values that differ; exact for integers, which are unsigned."""
     if one.dtype.kind == "u":
         return int((np.maximum(one, other) - np.minimum(one, other)).max())
     with np.errstate(over="ignore", invalid="ignore"):

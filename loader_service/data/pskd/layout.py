@@ -1,8 +1,8 @@
-"""What one sample of a container is made of: a tree of tensors.
+"""The tree of tensors that one sample of a container is made of.
 
 Owns `Leaf`, `Tuple`, `Record`, `Enc` and `idx_width`. Invariant: leaves are stored in the order of the tree, row-major,
-one behind the other without gaps. A sample in Python is the same tree: a numpy array for a leaf, a tuple for a tuple, a
-dict for a record.
+one behind the other without gaps (R80). A sample in Python is the same tree: a numpy array for a leaf, a tuple for a
+tuple, a dict for a record.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from loader_service.contract.checks import checked_int
-from loader_service.errors import DataError
+from loader_service.contract.checks import checked_int, checked_sequence, checked_text, set_fields, shown
+from loader_service.errors import ArgumentError, DataError
 
 __all__ = [
     "MAX_DIMENSIONS",
@@ -26,52 +26,75 @@ __all__ = [
     "Record",
     "Tuple",
     "check_arrays",
-    "fold",
+    "checked_encodings",
+    "checked_layout",
+    "flatten",
     "idx_width",
     "leaves",
-    "sample_dtype",
-    "unfold",
+    "unflatten",
 ]
 
 MAX_DIMENSIONS = 31
-"""Of one tensor: numpy 1.26 has 32, and a batch needs one for its samples."""
+"""The most dimensions of one tensor: numpy 1.26 has 32, and a batch needs one for its samples."""
 _MAX_BOUND = 2**64 - 1
 
 
 class Enc(IntEnum):
-    """How the elements of a real leaf are stored; the number is the one in a file of version 2."""
+    """Encodings of the elements of a real leaf (R82); the number is the one in a file of version 2."""
 
     F64 = 0
     F32 = 1
     BF16 = 2
 
+    @classmethod
+    def _missing_(cls, value: object) -> Enc:
+        raise DataError("E9002", f"the encoding {shown(value)} is unknown; 0 is f64, 1 f32, 2 bf16")
+
 
 _REALS: dict[Enc, np.dtype[Any]] = {Enc.F64: np.dtype("<f8"), Enc.F32: np.dtype("<f4"), Enc.BF16: np.dtype("<u2")}
 
 
+def checked_encodings(name: str, values: Sequence[Enc]) -> tuple[Enc, ...]:
+    """`values` as encodings. Raises ArgumentError where one is no integer, DataError E9002 for an unknown one."""
+    return tuple(Enc(value) for value in checked_sequence(name, values, checked_int))
+
+
 def idx_width(n: int) -> int:
-    """The bytes of an `idx[n]` element: the smallest of 1, 2, 4, 8 that hold n - 1; 1 <= n < 2^64.
+    """Tell the bytes of an element of `idx[n]`: the smallest of 1, 2, 4, 8 that hold n - 1 (R81).
+
+    Args:
+        n: 1 <= n < 2^64.
+
+    Raises:
+        ArgumentError: If n lies outside.
 
     >>> [idx_width(n) for n in (1, 256, 257, 2**32, 2**32 + 1)]
     [1, 1, 2, 4, 8]
     """
-    checked_int("the bound of an idx", n, 1, _MAX_BOUND)
-    return next(width for width in (1, 2, 4, 8) if n - 1 < 1 << (8 * width))
+    bound = checked_int("the bound of an idx", n, 1, _MAX_BOUND)
+    return next(width for width in (1, 2, 4, 8) if bound - 1 < 1 << (8 * width))
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One tensor. bound: N of an `idx[N]`, None for a real; shape: its dimensions. Raises ArgumentError."""
+    """One tensor of a sample.
+
+    Attributes:
+        bound: N of an `idx[N]`, 1 <= N < 2^64; None for a real.
+        shape: Its dimensions, at most 31, each in [0, 2^63).
+
+    Raises:
+        ArgumentError: If bound or shape lies outside.
+    """
 
     bound: int | None
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if self.bound is not None:
-            checked_int("the bound of an idx", self.bound, 1, _MAX_BOUND)
+            set_fields(self, bound=checked_int("the bound of an idx", self.bound, 1, _MAX_BOUND))
+        set_fields(self, shape=checked_sequence("shape", self.shape, _checked_length))
         checked_int("a tensor's number of dimensions", len(self.shape), 0, MAX_DIMENSIONS)
-        for length in self.shape:
-            checked_int("a dimension", length, 0, 2**63 - 1)
 
     @property
     def size(self) -> int:
@@ -79,24 +102,40 @@ class Leaf:
         return math.prod(self.shape)
 
     def dtype(self, enc: Enc) -> np.dtype[Any]:
-        """How one element is stored; bf16 as the upper half of a float32, uint16."""
+        """The dtype of a stored element; that of bf16 is uint16, the upper half of a float32."""
         return _REALS[enc] if self.bound is None else np.dtype(f"<u{idx_width(self.bound)}")
+
+
+def _checked_length(name: str, value: Any) -> int:
+    return checked_int(name, value, 0, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuple:
-    """Parts one behind the other."""
+    """Parts one behind the other. Raises ArgumentError where one is no layout."""
 
     parts: tuple[Layout, ...]
+
+    def __post_init__(self) -> None:
+        set_fields(self, parts=checked_sequence("parts", self.parts, checked_layout))
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Named parts one behind the other; no type's text says one, a caller does (`Reader.with_layout`)."""
+    """Named parts one behind the other: no text of a type has one, a caller gives it (`Reader.with_layout`).
+
+    Attributes:
+        fields: Pairs of a name and a layout.
+
+    Raises:
+        ArgumentError: If a field is no such pair.
+        DataError: E9005 if two fields have the same name.
+    """
 
     fields: tuple[tuple[str, Layout], ...]
 
     def __post_init__(self) -> None:
+        set_fields(self, fields=checked_sequence("fields", self.fields, _checked_field))
         names = [name for name, _ in self.fields]
         if len(set(names)) != len(names):
             raise DataError("E9005", f"a record has the fields {names}; each needs a name of its own")
@@ -105,8 +144,21 @@ class Record:
 Layout = Leaf | Tuple | Record
 
 
+def checked_layout(name: str, value: Any) -> Layout:
+    """`value` as a layout. Raises ArgumentError."""
+    if not isinstance(value, Leaf | Tuple | Record):
+        raise ArgumentError(f"{name} is {shown(value)}; it must be a Leaf, a Tuple or a Record")
+    return value
+
+
+def _checked_field(name: str, value: Any) -> tuple[str, Layout]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ArgumentError(f"{name} is {shown(value)}; a field is a pair of a name and a layout")
+    return checked_text(f"the name of {name}", value[0]), checked_layout(f"the layout of {name}", value[1])
+
+
 def leaves(layout: Layout) -> Iterator[Leaf]:
-    """The leaves in storage order."""
+    """List the leaves in the order in which they are stored."""
     if isinstance(layout, Leaf):
         yield layout
         return
@@ -115,30 +167,37 @@ def leaves(layout: Layout) -> Iterator[Leaf]:
         yield from leaves(part)
 
 
-def sample_dtype(found: Sequence[Leaf], encodings: Sequence[Enc]) -> np.dtype[Any]:
-    """One sample as a packed structure: leaf i is field "i", a flat array of its elements. Below 2 GiB, as numpy's."""
-    pairs = enumerate(zip(found, encodings, strict=True))
-    return np.dtype([(str(place), leaf.dtype(enc), (leaf.size,)) for place, (leaf, enc) in pairs])
-
-
 def check_arrays(found: Iterable[Leaf]) -> None:
-    """Raises DataError E9005 for a leaf that no array can hold: one of no elements may have a dimension of 2^62."""
+    """Check that an array can hold each leaf: one of no elements may have a dimension of 2^62.
+
+    Raises:
+        DataError: E9005 for a leaf that is too large.
+    """
     for place, leaf in enumerate(found):
         if math.prod(length or 1 for length in leaf.shape) >= 2**48:
             raise DataError("E9005", f"leaf {place} has the shape {list(leaf.shape)}, more than an array can hold")
 
 
-def fold(layout: Layout, values: Iterator[Any]) -> Any:
-    """The tree of `layout` with one of `values` at each leaf, in storage order."""
+def unflatten(layout: Layout, values: Iterator[Any]) -> Any:
+    """Make the tree of `layout` with one of `values` at each leaf, in storage order."""
     if isinstance(layout, Leaf):
         return next(values)
     if isinstance(layout, Tuple):
-        return tuple(fold(part, values) for part in layout.parts)
-    return {name: fold(part, values) for name, part in layout.fields}
+        return tuple(unflatten(part, values) for part in layout.parts)
+    return {name: unflatten(part, values) for name, part in layout.fields}
 
 
-def unfold(layout: Layout, sample: Any, path: str = "sample") -> Iterator[Any]:
-    """What stands at the leaves of a sample, in storage order. Raises DataError E9005 for another tree."""
+def flatten(layout: Layout, sample: Any, path: str = "sample") -> Iterator[Any]:
+    """List the values at the leaves of a sample, in storage order.
+
+    Args:
+        layout: The tree that the sample must be.
+        sample: The sample.
+        path: Name of the sample, for the error.
+
+    Raises:
+        DataError: E9005 if the sample is another tree.
+    """
     if isinstance(layout, Leaf):
         yield sample
         return
@@ -152,4 +211,4 @@ def unfold(layout: Layout, sample: Any, path: str = "sample") -> Iterator[Any]:
             raise DataError("E9005", f"{path} is no dict of the fields {names}, as its layout says")
         parts = [(f"{path}.{name}", part, sample[name]) for name, part in layout.fields]
     for inner, part, value in parts:
-        yield from unfold(part, value, inner)
+        yield from flatten(part, value, inner)

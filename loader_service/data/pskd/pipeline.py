@@ -1,7 +1,7 @@
-"""Which samples of a container stand in which batch.
+"""The samples of a container that stand in each batch.
 
-Owns `shuffle_indices` and `Pipeline`. Invariant: any batch of any epoch is found without a table. Epochs count from
-1, as in the container's text; epoch e of the data-loading contract is epoch e + 1 here.
+Owns `shuffle_indices` and `Pipeline`. Invariant: any batch of any epoch is found without a table. Epochs count from 1,
+as in the container's text; epoch e of a run is epoch e + 1 here (R101).
 
     position p of an epoch holds permute(p, n, derive(seed, epoch, 0, 0, 105))
 """
@@ -14,22 +14,40 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.contract.checks import checked_int, set_fields
+from loader_service.contract.checks import MAX_BATCH_SIZE, checked_int, set_fields
 from loader_service.contract.permutation import permute
 from loader_service.contract.rng import derive
+from loader_service.errors import ArgumentError
 
 __all__ = ["Pipeline", "shuffle_indices"]
 
 _STREAM_SHUFFLE = 105
+_MAX_EPOCH = 2**63
 
 
 def shuffle_indices(n: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """A permutation of 0..n-1, int64 [n]: the same on every machine, another one in every epoch >= 1.
+    """Permute 0..n-1: the same on every machine, another permutation in every epoch (R109).
 
-    Raises ArgumentError.
+    Args:
+        n: Number of indices; all of them must fit into memory.
+        seed: Any integer; it counts modulo 2^64.
+        epoch: At least 1.
+
+    Returns:
+        The permutation, int64 [n].
+
+    Raises:
+        ArgumentError: If an argument lies outside its range.
     """
-    n, epoch = checked_int("n", n, 0, 2**63 - 1), checked_int("epoch", epoch, 1, 2**63)
-    return _shuffled(np.arange(n, dtype=np.int64), n, seed, epoch)
+    n, seed = checked_int("n", n, 0, 2**63 - 1), checked_int("seed", seed)
+    epoch = checked_int("epoch", epoch, 1, _MAX_EPOCH)
+    try:
+        positions = np.arange(n, dtype=np.int64)
+    except (MemoryError, ValueError):
+        raise ArgumentError(
+            f"n is {n}, more indices than fit into memory; Pipeline.indices finds any batch of them without the others"
+        ) from None
+    return _shuffled(positions, n, seed, epoch)
 
 
 def _shuffled(positions: NDArray[np.int64], n: int, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -38,10 +56,16 @@ def _shuffled(positions: NDArray[np.int64], n: int, seed: int, epoch: int) -> ND
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """`stream … |> shuffle(seed) |> batch(B) |> take(n)` over the indices of `count` samples.
+    """`stream … |> shuffle(seed) |> batch(B) |> take(n)` over the indices of a container's samples (R100 to R104).
 
-    shuffle: a seed, None for the order of the file; batch: B >= 1, an incomplete last group is dropped; take: the first
-    n batches of each epoch, None for all. Raises ArgumentError.
+    Attributes:
+        count: Number of samples.
+        shuffle: A seed in [-2^63, 2^64); None for the order of the file.
+        batch: B, at least 1; an incomplete last group is dropped.
+        take: The first n batches of each epoch; None for all.
+
+    Raises:
+        ArgumentError: If an argument lies outside its range.
 
     >>> [batch.tolist() for batch in Pipeline(7, batch=3).epoch(1)]
     [[0, 1, 2], [3, 4, 5]]
@@ -53,26 +77,39 @@ class Pipeline:
     take: int | None = None
 
     def __post_init__(self) -> None:
-        set_fields(self, count=checked_int("count", self.count, 0, 2**63 - 1))
-        set_fields(self, batch=checked_int("batch", self.batch, 1, 2**31 - 1))
-        if self.shuffle is not None:
-            set_fields(self, shuffle=checked_int("shuffle", self.shuffle, -(2**63), 2**64 - 1))
-        if self.take is not None:
-            set_fields(self, take=checked_int("take", self.take, 0, 2**63))
+        set_fields(
+            self,
+            count=checked_int("count", self.count, 0, 2**63 - 1),
+            shuffle=None if self.shuffle is None else checked_int("shuffle", self.shuffle, -(2**63), 2**64 - 1),
+            batch=checked_int("batch", self.batch, 1, MAX_BATCH_SIZE),
+            take=None if self.take is None else checked_int("take", self.take, 0, 2**63),
+        )
 
     @property
     def batches_per_epoch(self) -> int:
-        """How many batches an epoch has; may be none."""
+        """The number of batches in an epoch; may be 0."""
         whole = self.count // self.batch
         return whole if self.take is None else min(whole, self.take)
 
     def indices(self, epoch: int, batch: int) -> NDArray[np.int64]:
-        """The sample indices of one batch, int64 [B]; epoch >= 1, 0 <= batch < batches_per_epoch."""
-        epoch = checked_int("epoch", epoch, 1, 2**63)
+        """Find the samples of one batch.
+
+        Args:
+            epoch: At least 1.
+            batch: 0 <= batch < batches_per_epoch.
+
+        Returns:
+            Sample indices, int64 [B].
+
+        Raises:
+            ArgumentError: If epoch or batch lies outside.
+        """
+        epoch = checked_int("epoch", epoch, 1, _MAX_EPOCH)
         batch = checked_int("batch", batch, 0, self.batches_per_epoch - 1)
-        positions = np.arange(self.batch, dtype=np.int64) + np.int64(batch * self.batch)
+        positions = np.arange(self.batch, dtype=np.int64) + np.int64(batch * self.batch)  # [B]
         return positions if self.shuffle is None else _shuffled(positions, self.count, self.shuffle, epoch)
 
     def epoch(self, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """The batches of one epoch >= 1, in order."""
+        """List the batches of one epoch >= 1, in order. Raises ArgumentError."""
+        epoch = checked_int("epoch", epoch, 1, _MAX_EPOCH)
         return (self.indices(epoch, batch) for batch in range(self.batches_per_epoch))

@@ -1,8 +1,8 @@
-"""Samples out of a container file.
+"""Reading samples from a container file.
 
-Owns `Reader` and `info`. Invariant: the file is mapped and its size checked before any sample is read, so no count in
-a header, however large, costs memory; samples are read with array arithmetic, not one by one. Every element of an idx
-leaf that is given out lies below its bound. Fails with DataError, with offset and sample.
+Owns `Reader` and `info`. Invariant: the file is mapped and its size checked before any sample is read, so no count in a
+header, however large, costs memory (R87). Samples are read with array arithmetic, not one by one. Every element of an
+idx leaf that is given out lies below its bound (R89). Wrong files are DataErrors, with the byte and the sample.
 """
 
 from __future__ import annotations
@@ -12,45 +12,62 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
-from operator import index as as_index
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loader_service.contract.checks import checked_indices
+from loader_service.contract.checks import checked_choice, checked_index, checked_indices, checked_int
+from loader_service.data.files import checked_path, file_error
 from loader_service.data.pskd.header import Header, check_encodings
-from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, fold, leaves
+from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, checked_layout, leaves, unflatten
 from loader_service.data.pskd.types import layout_of
 from loader_service.errors import ArgumentError, DataError
 
-__all__ = ["Reader", "info"]
+__all__ = ["Reader", "Reals", "info"]
 
 Reals = Literal["float64", "stored", "bfloat16"]
 
 
 def _map(path: Path) -> NDArray[np.uint8]:
-    if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait
-        raise DataError("E9002", f"{path} is no regular file")
-    with path.open("rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return np.empty(0, np.uint8)  # an empty file cannot be mapped
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    """Map a file read-only. Raises DataError E9002 where it is not regular, FileAccessError where it cannot be read."""
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait
+            raise DataError("E9002", f"{path} is no regular file")
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return np.empty(0, np.uint8)  # an empty file cannot be mapped
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise file_error(path, error) from error
 
 
 class Reader:
     """Random access to the samples of a `.psk.d` file.
 
-    reals: "float64" gives every real leaf as float64, which is exact; "stored" gives float32 for f32 and bf16
-    leaves; "bfloat16" is "stored" with bf16 leaves as `ml_dtypes.bfloat16`, of the package ml-dtypes where it is
-    installed. A file of a `params` type has a header only until `with_layout`. Raises DataError and OSError.
+    Args:
+        path: The file. It is mapped as long as the reader, or an array of it, lives.
+        reals: dtype of real leaves. "float64": all of them, which is exact. "stored": float32 for f32 and bf16 leaves.
+            "bfloat16": as "stored", but bf16 leaves as `ml_dtypes.bfloat16`; it needs the package ml-dtypes.
+        layout: The leaves of a `params` type, or names for the parts of a tuple; without it a file of a `params` type
+            tells its header only.
+
+    Attributes:
+        path: The file's path.
+        header: The file's header.
+
+    Raises:
+        DataError: If the file is no container, or `layout` does not fit it.
+        FileAccessError: If the file cannot be read.
+        ArgumentError: If an argument is of the wrong kind.
     """
 
-    def __init__(self, path: str | Path, *, reals: Reals = "float64", layout: Layout | None = None) -> None:
-        self.path, self._reals = Path(path), reals
-        if reals not in get_args(Reals):
-            raise ArgumentError(f"reals is {reals!r}; there are {', '.join(get_args(Reals))}")
+    def __init__(self, path: str | PathLike[str], *, reals: Reals = "float64", layout: Layout | None = None) -> None:
+        self.path = checked_path("path", path)
+        checked_choice("reals", reals, get_args(Reals))
+        self._reals = reals
         if reals == "bfloat16":
             _bfloat16()  # tells where it is missing
         self._data = _map(self.path)
@@ -67,24 +84,46 @@ class Reader:
         return self.header.count
 
     def with_layout(self, layout: Layout) -> Self:
-        """The same file with the layout that its `params` type does not tell; its size must be what that implies."""
-        return type(self)(self.path, reals=self._reals, layout=layout)
+        """Open the same file with a layout that its `params` type does not tell (R85).
+
+        Raises:
+            DataError: E9003 or E9005 if the file has another size than the layout says; E9005 if the type tells other
+                leaves.
+            ArgumentError: If `layout` is none.
+        """
+        return type(self)(self.path, reals=self._reals, layout=checked_layout("layout", layout))
 
     def __getitem__(self, index: int, /) -> Any:
-        """Sample `index`, 0 <= index < len: the tree of the layout, arrays of the leaves' shapes. Raises DataError."""
-        values = self._values(self._checked([as_index(index)]))
-        return fold(self._layout, (value.reshape(value.shape[1:]) for value in values))
+        """Read the sample at 0 <= index < len(self): the tree of the layout, with arrays of the leaves' shapes.
+
+        Raises:
+            DataError: E9004 if an idx is out of its bound; E9001 without a layout.
+            ArgumentError: If the index lies outside.
+        """
+        values = self._values(self._checked_indices([checked_index(index, len(self))]))
+        return unflatten(self._layout, (value.reshape(value.shape[1:]) for value in values))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
 
     def read(self, indices: ArrayLike) -> Any:
-        """Many samples: the same tree, with a leading axis of len(indices). Raises DataError, ArgumentError."""
-        return fold(self._layout, self._values(self._checked(indices)))
+        """Read many samples at once.
+
+        Args:
+            indices: Integers [N] in [0, len(self)).
+
+        Returns:
+            The tree of the layout, with arrays [N, *shape].
+
+        Raises:
+            DataError: E9004 if an idx is out of its bound; E9001 without a layout.
+            ArgumentError: If an index lies outside, or `indices` are no integers of one dimension.
+        """
+        return unflatten(self._layout, self._values(self._checked_indices(indices)))
 
     def params_reals(self, index: int = 0) -> NDArray[np.float64]:
-        """All real values of one sample, flat, in storage order: float64. Raises DataError, ArgumentError."""
-        values = list(self._values(self._checked([as_index(index)])))
+        """Read all real values of one sample, flat, in storage order: float64. Raises as `read`."""
+        values = list(self._values(self._checked_indices([checked_index(index, len(self))])))
         reals = [_exact(v.reshape(-1)) for v, leaf in zip(values, self._leaves, strict=True) if leaf.bound is None]
         return np.concatenate(reals) if reals else np.empty(0)
 
@@ -97,7 +136,7 @@ class Reader:
         return self.header.layout
 
     def _check(self, layout: Layout) -> None:
-        """The file must be exactly as long as its header and its samples."""
+        """Check that the file is exactly as long as its header and its samples."""
         self._leaves = list(leaves(layout))
         self._encodings = self.header.encodings or (Enc.F64,) * len(self._leaves)
         if len(self._encodings) != len(self._leaves):
@@ -112,13 +151,13 @@ class Reader:
             raise DataError("E9005", f"the file has {len(self._data)} bytes; its header and samples end at {needed}")
         check_arrays(self._leaves)
 
-    def _checked(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """`indices` as int64 [N], each that of a sample."""
+    def _checked_indices(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """`indices` as int64 [N], each that of a sample. Raises ArgumentError, and DataError E9001 without a layout."""
         _ = self._layout
         return checked_indices("indices", indices, len(self))
 
     def _values(self, indices: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
-        """Each leaf of the samples at `indices`, [N, *shape], in storage order."""
+        """Read each leaf of the samples at `indices`, [N, *shape], in storage order."""
         offset = self.header.nbytes
         for place, (leaf, enc) in enumerate(zip(self._leaves, self._encodings, strict=True)):
             stored = self._stored(leaf, leaf.dtype(enc), offset, indices)
@@ -130,7 +169,7 @@ class Reader:
             offset += leaf.size * stored.itemsize
 
     def _stored(self, leaf: Leaf, dtype: np.dtype[Any], offset: int, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """A copy of a leaf's bytes, which begin at `offset` in sample 0: [N, *shape]."""
+        """Copy the values of a leaf that begins at byte `offset` of the file in sample 0: [N, *shape]."""
         shape = (len(indices), *leaf.shape)
         if not leaf.size or not len(indices):
             return np.empty(shape, dtype)
@@ -141,6 +180,7 @@ class Reader:
     def _check_bound(
         self, place: int, bound: int, values: NDArray[Any], offset: int, indices: NDArray[np.int64]
     ) -> None:
+        """Check the values of an idx leaf. Raises DataError E9004 with the first one that is out of its bound."""
         if values.size and int(values.max()) >= bound:
             row, *element = np.argwhere(values >= bound)[0].tolist()
             within = int(np.argmax(values[row].reshape(-1) >= bound)) * values.itemsize
@@ -161,7 +201,7 @@ def _real(stored: NDArray[Any], enc: Enc, reals: Reals) -> NDArray[Any]:
 
 
 def _bfloat16() -> np.dtype[Any]:
-    """The dtype of the package ml-dtypes. Raises ArgumentError where it is not installed."""
+    """The dtype of the package ml-dtypes; ArgumentError where that is not installed."""
     try:
         dtype: np.dtype[Any] = np.dtype(import_module("ml_dtypes").bfloat16)
     except ModuleNotFoundError:
@@ -174,8 +214,17 @@ def _exact(stored: NDArray[Any]) -> NDArray[np.float64]:
         return stored.astype(np.float64, copy=False)
 
 
-def info(path: str | Path, n: int = 3) -> str:
-    """The header in words, and the first `n` samples, one a line. Raises DataError."""
+def info(path: str | PathLike[str], n: int = 3) -> str:
+    """Describe a container: its header and its first samples, as `loader-service data info` prints it.
+
+    Args:
+        path: The file.
+        n: Number of samples, at least 0; each takes a line.
+
+    Raises:
+        DataError, FileAccessError, ArgumentError: As `Reader`.
+    """
+    n = checked_int("n", n, 0)
     reader = Reader(path)
     header = reader.header
     lines = [f"version {header.version}", f"type {header.type_text}", f"samples {header.count}"]

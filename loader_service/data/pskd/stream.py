@@ -1,9 +1,10 @@
-"""A pipeline's text as a whole stream.
+"""A whole stream from the text of a pipeline.
 
-Owns `parse_pipeline`, `PipelineSampler` and `pipeline_stream`. Invariant: contract epoch e is pipeline epoch e + 1, and
-any batch of any epoch is found at once. A text that is wrong is an ArgumentError, with the place marked under it.
+Owns `parse_pipeline`, `PipelineSampler` and `pipeline_stream`. Invariant: epoch e of a run is epoch e + 1 of its
+pipeline (R101), and any batch of any epoch is found without the others. A wrong text is an ArgumentError with the place
+marked under it (R106).
 
-    stream FILE |> shuffle(seed = 7) |> batch(B = 32) |> take(100);  each stage once at most, in this order
+    stream FILE |> shuffle(seed = 7) |> batch(B = 32) |> take(100);  each stage at most once, in this order
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.checks import checked_int, checked_text, shown
 from loader_service.contract.collate import StackCollator
 from loader_service.contract.stream import Stream
+from loader_service.data.files import checked_path
 from loader_service.data.pskd.dataset import PskdDataset
 from loader_service.data.pskd.pipeline import Pipeline
 from loader_service.errors import ArgumentError
@@ -34,7 +36,12 @@ _STAGES = {"shuffle": "seed", "batch": "B", "take": "n"}
 
 @dataclass(frozen=True, slots=True)
 class PipelineText:
-    """A pipeline as written: the file and the stages' numbers, None for a stage that is left out."""
+    """A pipeline as written.
+
+    Attributes:
+        file: The container, as written.
+        shuffle, batch, take: The numbers of the stages; None for a stage that is left out.
+    """
 
     file: str
     shuffle: int | None = None
@@ -42,7 +49,7 @@ class PipelineText:
     take: int | None = None
 
     def over(self, count: int) -> Pipeline:
-        """The pipeline over a file of `count` samples."""
+        """Apply the stages to a file of `count` samples. Raises ArgumentError."""
         return Pipeline(count, self.shuffle, 1 if self.batch is None else self.batch, self.take)
 
 
@@ -52,12 +59,15 @@ def _fail(text: str, place: int, problem: str) -> NoReturn:
 
 
 def parse_pipeline(text: str) -> PipelineText:
-    """The pipeline that `text` says. Raises ArgumentError.
+    """Read the text of a pipeline.
+
+    Raises:
+        ArgumentError: If the text is wrong, with the place marked under it.
 
     >>> parse_pipeline("stream corpus.psk.d |> shuffle(seed = 7) |> batch(32)")
     PipelineText(file='corpus.psk.d', shuffle=7, batch=32, take=None)
     """
-    head = _HEAD.match(text)
+    head = _HEAD.match(checked_text("the pipeline", text))
     if head is None:
         _fail(text, len(text) - len(text.lstrip()), "it begins with `stream FILE`")
     place, numbers = head.end(), dict.fromkeys(_STAGES)
@@ -85,11 +95,17 @@ def parse_pipeline(text: str) -> PipelineText:
 
 @dataclass(frozen=True)
 class PipelineSampler:
-    """A pipeline's batches as a stream's steps. Raises ArgumentError where an epoch has none."""
+    """The batches of a pipeline as the steps of a stream.
+
+    Raises:
+        ArgumentError: If the pipeline has no batch in an epoch, or is none (R105).
+    """
 
     pipeline: Pipeline
 
     def __post_init__(self) -> None:
+        if not isinstance(self.pipeline, Pipeline):
+            raise ArgumentError(f"pipeline is {shown(self.pipeline)}; it must be a Pipeline")
         if not self.pipeline.batches_per_epoch:
             raise ArgumentError(
                 f"{self.pipeline} has no batch in an epoch: an incomplete last group is dropped; "
@@ -98,24 +114,32 @@ class PipelineSampler:
 
     @property
     def n(self) -> int:
+        """The number of samples in the container."""
         return self.pipeline.count
 
     @property
     def steps_per_epoch(self) -> int:
+        """The number of batches in an epoch."""
         return self.pipeline.batches_per_epoch
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Dataset indices of the batch, int64 [B]; epoch >= 0, 0 <= step < steps_per_epoch."""
-        return self.pipeline.indices(epoch + 1, step)
+        """Find the samples of one step: int64 [B]; epoch >= 0, 0 <= step < steps_per_epoch. Raises ArgumentError."""
+        return self.pipeline.indices(checked_int("epoch", epoch, 0) + 1, step)
 
 
 def pipeline_stream(pipeline: str, names: Sequence[str] = (), directory: str = "") -> Stream:
-    """The stream of a pipeline's text: what `[streams.NAME] pipeline` configures.
+    """Make the stream of a pipeline's text, as `[streams.NAME] pipeline` configures it (R107).
 
-    names: of the tensors (PskdDataset); directory: where a relative FILE is looked for. Raises ArgumentError and
-    DataError.
+    Args:
+        pipeline: The text.
+        names: Of the tensors, as of `PskdDataset`.
+        directory: Where a relative FILE is looked for.
+
+    Raises:
+        ArgumentError: If the text is wrong, or the file cannot be read.
+        DataError: If the file is no container.
     """
     text = parse_pipeline(pipeline)
-    dataset = PskdDataset(Path(directory) / text.file, names)
+    dataset = PskdDataset(checked_path("directory", directory) / text.file, names)
     sampler = PipelineSampler(text.over(len(dataset)))
     return Stream(dataset, sampler, StackCollator(), seed=text.shuffle or 0)

@@ -23,7 +23,7 @@ from loader_service.data.pskd import (
     shuffle_indices,
     write_encoded,
 )
-from loader_service.data.pskd.layout import Layout, Leaf, Tuple, fold, leaves, unfold
+from loader_service.data.pskd.layout import Layout, Leaf, Tuple, flatten, leaves, unflatten
 from tests.vectors.files import read_vectors
 
 _CONTAINER, _PIPELINES, _TEXTS = (read_vectors(name) for name in ("container", "pipelines", "texts"))
@@ -39,7 +39,7 @@ def _values(layout: Layout, flat: list[list[Any]]) -> Any:
         return np.array(numbers, np.uint64 if min(numbers, default=0) >= 0 else np.int64).reshape(shape)
 
     pairs = zip(leaves(layout), flat, strict=True)
-    return fold(layout, iter([leaf(one.shape, one.bound, given) for one, given in pairs]))
+    return unflatten(layout, iter([leaf(one.shape, one.bound, given) for one, given in pairs]))
 
 
 def _encodings(case: dict[str, Any]) -> list[Enc]:
@@ -55,12 +55,12 @@ def test_reading_gives_the_samples_and_writing_them_gives_the_bytes(case: dict[s
     reader = Reader(path)
     assert len(reader) == len(expected)
     for found, wanted in zip(reader, expected, strict=True):
-        for one, other in zip(unfold(layout, found), unfold(layout, wanted), strict=True):
+        for one, other in zip(flatten(layout, found), flatten(layout, wanted), strict=True):
             assert one.tobytes() == other.astype(one.dtype).tobytes()
             assert one.shape == other.shape
     many = reader.read(np.arange(len(expected))[::-1])
-    for place, column in enumerate(unfold(layout, many)):
-        rows = [list(unfold(layout, sample))[place] for sample in expected[::-1]]
+    for place, column in enumerate(flatten(layout, many)):
+        rows = [list(flatten(layout, sample))[place] for sample in expected[::-1]]
         assert column.shape[0] == len(rows)
         assert all(one.tobytes() == other.astype(one.dtype).tobytes() for one, other in zip(column, rows, strict=True))
     again = tmp_path / "again.psk.d"
@@ -70,7 +70,7 @@ def test_reading_gives_the_samples_and_writing_them_gives_the_bytes(case: dict[s
 
 
 def _read_all(reader: Reader, layout: Layout) -> list[list[bytes]]:
-    return [[one.tobytes() for one in unfold(layout, sample)] for sample in reader]
+    return [[one.tobytes() for one in flatten(layout, sample)] for sample in reader]
 
 
 def _stored(layout: Layout, case: dict[str, Any]) -> list[list[bytes]]:
@@ -79,7 +79,7 @@ def _stored(layout: Layout, case: dict[str, Any]) -> list[list[bytes]]:
     return [
         [
             one.astype(leaf.dtype(Enc.F64)).tobytes()
-            for one, leaf in zip(unfold(layout, sample), leaves(layout), strict=True)
+            for one, leaf in zip(flatten(layout, sample), leaves(layout), strict=True)
         ]
         for sample in samples
     ]

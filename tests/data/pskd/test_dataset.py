@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loader_service import Loader
@@ -148,7 +148,6 @@ def test_a_pipeline_without_a_batch_is_no_stream() -> None:
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
-@settings(deadline=None)
 def test_windows_as_a_dataset_are_those_of_lm_windows(length: int, seq: int, stride: int) -> None:
     tokens = np.arange(length) * 7 % 300
     windows = LmWindows(tokens, seq, stride, 300)
@@ -177,7 +176,7 @@ def test_windows_over_a_mapped_array_take_no_memory(tmp_path: Path) -> None:
 def test_wrong_tokens_and_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the vocabulary has 3"):
         LmWindows(np.array([0, 1, 3, 2]), 2, 1, 3)[1]
-    with pytest.raises(ArgumentError, match="must be integers"):
+    with pytest.raises(ArgumentError, match="must have one dimension"):
         LmWindows(np.zeros((2, 2), np.int64), 1, 1, 3)
     with pytest.raises(ArgumentError, match=r"none\.npy is no \.npy file that can be mapped"):
         LmWindows(tmp_path / "none.npy", 1, 1, 3)

@@ -65,7 +65,7 @@ def _end(data: bytes) -> str:
     st.integers(0, 200),
     st.binary(max_size=9),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_bytes_that_flip_are_cut_or_appended_end_in_a_value_or_a_data_error(
     valid: bytes, flips: list[tuple[int, int]], cut: int, more: bytes
 ) -> None:

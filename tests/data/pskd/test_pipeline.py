@@ -16,7 +16,7 @@ _SIZES = st.sampled_from([0, 1, 2, *(2**k + d for k in (2, 3, 6, 10) for d in (-
 
 
 @given(_SIZES, st.integers(-(2**63), 2**64 - 1), st.integers(1, 2**40))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_shuffle_is_a_permutation_and_another_one_in_the_next_epoch(n: int, seed: int, epoch: int) -> None:
     order = shuffle_indices(n, seed, epoch)
     assert order.dtype == np.int64
@@ -41,7 +41,7 @@ def test_any_batch_of_endless_samples_is_found_without_a_table(count: int) -> No
 
 
 @given(_SIZES, st.none() | st.integers(0, 9), st.integers(1, 400), st.none() | st.integers(0, 400))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_an_epoch_is_the_whole_groups_of_the_order(n: int, seed: int | None, batch: int, take: int | None) -> None:
     pipeline = Pipeline(n, seed, batch, take)
     order = list(range(n)) if seed is None else shuffle_indices(n, seed, 1).tolist()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from loader_service.data.pskd import Enc, Layout, Leaf, Reader, Tuple, Writer, parse_type, write_encoded
-from loader_service.data.pskd.layout import fold, leaves, unfold
+from loader_service.data.pskd.layout import flatten, leaves, unflatten
 
 _EDGES = [2**k + d for k in (8, 16, 32, 63) for d in (-1, 0, 1)]
 _BOUNDS = st.sampled_from([1, 2, 3, *_EDGES, 2**64 - 2, 2**64 - 1]) | st.integers(1, 2**64 - 1)
@@ -57,18 +57,20 @@ def _contents(draw: st.DrawFn) -> _Content:
 
     pairs = list(zip(leaves(layout), encodings, strict=True))
     count = draw(st.integers(0, 3))
-    return _Content(layout, encodings, [fold(layout, iter([values(*pair) for pair in pairs])) for _ in range(count)])
+    return _Content(
+        layout, encodings, [unflatten(layout, iter([values(*pair) for pair in pairs])) for _ in range(count)]
+    )
 
 
 def _same(layout: Layout, found: Any, wanted: Any) -> None:
-    for one, other in zip(unfold(layout, found), unfold(layout, wanted), strict=True):
+    for one, other in zip(flatten(layout, found), flatten(layout, wanted), strict=True):
         assert isinstance(one, np.ndarray)
         assert one.shape == other.shape
         assert one.astype(other.dtype).tobytes() == other.tobytes()
 
 
 @given(_contents(), st.lists(st.integers(0, 100), max_size=4))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_is_written_is_read_one_by_one_and_many_at_once(content: _Content, picks: list[int]) -> None:
     layout, encodings, samples = content
     assert parse_type(_text(layout)) == layout
@@ -82,8 +84,8 @@ def test_what_is_written_is_read_one_by_one_and_many_at_once(content: _Content, 
             _same(layout, narrow, sample)
             _has_dtypes(layout, encodings, found, narrow)
         chosen = [pick % len(samples) for pick in picks] if samples else []
-        rows = [list(unfold(layout, samples[index])) for index in chosen]
-        for place, (column, leaf) in enumerate(zip(unfold(layout, reader.read(chosen)), leaves(layout), strict=True)):
+        rows = [list(flatten(layout, samples[index])) for index in chosen]
+        for place, (column, leaf) in enumerate(zip(flatten(layout, reader.read(chosen)), leaves(layout), strict=True)):
             assert column.shape == (len(chosen), *leaf.shape)
             assert all((column[row] == values[place]).all() for row, values in enumerate(rows))
         write_encoded(again, _text(layout), stored, encodings)
@@ -94,7 +96,7 @@ def test_what_is_written_is_read_one_by_one_and_many_at_once(content: _Content, 
 
 
 def _has_dtypes(layout: Layout, encodings: list[Enc], found: Any, narrow: Any) -> None:
-    columns = zip(leaves(layout), encodings, unfold(layout, found), unfold(layout, narrow), strict=True)
+    columns = zip(leaves(layout), encodings, flatten(layout, found), flatten(layout, narrow), strict=True)
     for leaf, enc, one, other in columns:
         if leaf.bound is None:
             assert (one.dtype, other.dtype) == (np.float64, np.float64 if enc is Enc.F64 else np.float32)

@@ -14,7 +14,7 @@ from loader_service.errors import ArgumentError
 
 
 @given(st.text(max_size=50))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_text_is_decoded_as_it_was_encoded(text: str) -> None:
     vocab = char_vocab(text)
     assert vocab == sorted(set(text))
@@ -49,7 +49,7 @@ def test_windows_have_the_narrowest_dtype(count: int, dtype: str) -> None:
 
 
 @given(st.integers(0, 20), st.integers(1, 8), st.integers(1, 25))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_a_window_exists_while_its_targets_do(count: int, seq: int, stride: int) -> None:
     windows = lm_windows(np.arange(count), seq, stride, 20)
     starts = [k * stride for k in range(count) if k * stride + seq + 1 <= count]

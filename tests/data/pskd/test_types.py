@@ -29,7 +29,7 @@ def test_every_form_of_a_type_is_read(text: str, layout: Layout) -> None:
 
 
 @given(st.lists(st.sampled_from(["", " ", "\t", "\n  ", "\r\n"]), min_size=24, max_size=24))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_blanks_may_stand_between_any_tokens(blanks: list[str]) -> None:
     tokens = [
         "(",
@@ -112,7 +112,7 @@ def test_a_type_of_endless_depth_is_refused_in_few_words() -> None:
 
 
 @given(st.text(st.sampled_from("()[],:.0123456789 ℝidxRealparamsM\n٣²\ud800"), max_size=40))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_text_is_a_layout_or_a_data_error(text: str) -> None:
     code = "E9001"
     try:

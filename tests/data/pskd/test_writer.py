@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from loader_service.data.pskd import DataError, Enc, Leaf, Reader, Tuple, Writer, write, write_encoded
+from loader_service.errors import ArgumentError, FileAccessError
 
 
 def test_a_streaming_writer_patches_its_count_and_shows_no_file_before(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_file_that_cannot_get_its_name_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"a\.psk\.d"):
         writer.close()
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.psk.d"]
-    with pytest.raises(FileNotFoundError, match="missing"):
+    with pytest.raises(FileAccessError, match=r"missing.* No such file"):
         write(tmp_path / "missing" / "a.psk.d", "ℝ[]", [1.0])
 
 
@@ -154,3 +155,22 @@ def test_a_writer_that_could_not_be_read_is_refused(
         Writer(tmp_path / "a.psk.d", text, encodings=encodings, layout=layout)
     assert raised.value.code == code
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_writer_takes_no_more_samples(tmp_path: Path) -> None:
+    closed, aborted = Writer(tmp_path / "a.psk.d", "ℝ[]"), Writer(tmp_path / "b.psk.d", "ℝ[]")
+    closed.close()
+    aborted.abort()
+    for writer in (closed, aborted):
+        for add in (writer.add, writer.add_rows):
+            with pytest.raises(ArgumentError, match="is closed"):
+                add([1.0])
+        writer.close()
+        writer.abort()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.psk.d"]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_mask_is_not_dropped(masked: bool, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="masked array"):
+        write(tmp_path / "a.psk.d", "ℝ[2]", [np.ma.array([1.0, 2.0], mask=[masked, False])])
