@@ -104,7 +104,8 @@ def parse_pipeline(text: str) -> tuple[str, int | None, int | None, int | None] 
     head = _FILE.match(text)
     if head is None:
         return None
-    file, rest = head[1].strip("\"'"), text[head.end() :].rstrip()
+    file = head[1][1:-1] if head[1][0] in "\"'" else head[1]
+    rest = text[head.end() :].rstrip()
     numbers: list[int | None] = []
     for name, key, low, end in _STAGES:
         stage = _STAGE.match(rest)
