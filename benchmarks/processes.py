@@ -1,7 +1,7 @@
 """The resources that processes use, read from Linux's /proc.
 
-Owns `ResourceUsage`, `resource_usage`, `cpu_seconds`, `pss_bytes`, `mapped_segments`, `parent_pid` and
-`processes_with_environment`. The pid 0 stands for this process.
+Owns `ResourceUsage`, `resource_usage`, `cpu_seconds`, `pss_bytes`, `mapped_segments`, `parent_pid`,
+`descendants` and `processes_with_environment`. The pid 0 stands for this process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 __all__ = [
     "ResourceUsage",
     "cpu_seconds",
+    "descendants",
     "mapped_segments",
     "parent_pid",
     "processes_with_environment",
@@ -81,6 +82,19 @@ def parent_pid(pid: int) -> int | None:
         return int((_directory(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
     except OSError:
         return None
+
+
+def descendants(pid: int) -> list[int]:
+    """List the living children of a process, their children, and so on, each after its parent."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.glob("[0-9]*"):
+        parent = parent_pid(int(entry.name))
+        if parent is not None:
+            children.setdefault(parent, []).append(int(entry.name))
+    found = list(children.get(pid, []))
+    for one in found:
+        found.extend(children.get(one, []))
+    return found
 
 
 def processes_with_environment(variable: str, value: str) -> Iterator[tuple[int, str]]:

@@ -8,6 +8,7 @@ import sys
 
 from benchmarks.processes import (
     cpu_seconds,
+    descendants,
     parent_pid,
     processes_with_environment,
     pss_bytes,
@@ -40,3 +41,15 @@ def test_a_child_is_found_by_its_environment_and_gone_once_it_has_ended() -> Non
     assert resource_usage(child.pid) is None
     assert parent_pid(child.pid) is None
     assert list(processes_with_environment("A_MARK_OF_THIS_TEST", str(os.getpid()))) == []
+
+
+def test_descendants_are_the_children_and_theirs() -> None:
+    inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
+    with subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"
+        (grandchild,) = descendants(child.pid)
+        assert parent_pid(grandchild) == child.pid
+        assert {child.pid, grandchild} <= set(descendants(os.getpid()))
+        child.communicate(b"\n", timeout=60)
+    assert descendants(child.pid) == []
