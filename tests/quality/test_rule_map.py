@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 import pytest
 
 from loader_service.contract.fingerprint import CONTRACT_VERSION
-from loader_service.data.pskd.header import MAGIC, VERSION, VERSION_ENCODED
+from loader_service.data.pskd import MAGIC, VERSION, VERSION_ENCODED
 from loader_service.wire import protocol, segment
 
 ROOT = Path(__file__).resolve().parents[2]

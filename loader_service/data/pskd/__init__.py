@@ -7,7 +7,7 @@ of the specification); a wrong argument is an ArgumentError.
 """
 
 from loader_service.data.pskd.dataset import LmWindows, PskdDataset
-from loader_service.data.pskd.header import Header
+from loader_service.data.pskd.header import MAGIC, VERSION, VERSION_ENCODED, Header
 from loader_service.data.pskd.layout import Enc, Layout, Leaf, Record, Tuple, idx_width
 from loader_service.data.pskd.pipeline import Pipeline, shuffle_indices
 from loader_service.data.pskd.reader import Reader, info
@@ -18,6 +18,9 @@ from loader_service.data.pskd.writer import Writer, write, write_encoded
 from loader_service.errors import DataError
 
 __all__ = [
+    "MAGIC",
+    "VERSION",
+    "VERSION_ENCODED",
     "DataError",
     "Enc",
     "Header",
