@@ -70,7 +70,7 @@ class CallCount:
 
 @dataclass(slots=True)
 class _Turn:
-    """What a daemon does between two of its waits. sent: the number of calls made before its last send."""
+    """The work of a daemon between two of its waits. sent: the number of calls made before its last send."""
 
     codes: list[CodeType] = field(default_factory=list)
     messages: set[str] = field(default_factory=set)
