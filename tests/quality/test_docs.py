@@ -1,4 +1,4 @@
-"""The README and the map of the architecture say what is so: commands, examples, modules, links."""
+"""The pages say what is so: commands, examples, modules, tests and links."""
 
 from __future__ import annotations
 
@@ -86,6 +86,15 @@ def _is_code(name: str) -> bool:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", ["reliability.md", "sharing.md", "architecture.md"])
+def test_a_test_that_a_page_names_is_there(page: str) -> None:
+    text = (_ROOT / "docs" / page).read_text(encoding="utf-8")
+    for file, test in re.findall(r"`(?:tests/)?([\w/]+/test_\w+\.py)(?:::(\w+))?`", text):
+        path = _ROOT / "tests" / file
+        assert path.is_file(), file
+        assert f"def {test}(" in path.read_text(encoding="utf-8") or not test, test
 
 
 def test_the_example_configuration_is_valid() -> None:
