@@ -1,7 +1,7 @@
 """The contract's arithmetic: `python -m benchmarks.core [--rounds N] [--lengths N]`.
 
 Permutation and keys beside what numpy offers for the same use, the plan of an epoch beside its sort alone, and the
-build rate of the reference workload (section 7) with and without its augmentation.
+build rate of the reference workload with and without its augmentation.
 """
 
 from __future__ import annotations

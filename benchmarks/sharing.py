@@ -2,7 +2,7 @@
 
     python -m benchmarks.sharing [--steps 300] [--rounds 3]
 
-The workload is line images of the reference text (section 7): batches of 128. Each consumer is a process that reads as
+The workload is that of `synthetic_lines`: batches of 128. Each consumer is a process that reads as
 fast as it can, so all of them, the workers and the daemon share the machine's cores. A round runs every case once; what
 is told is the median of the rounds. Ratios of rates are taken within a run, never across.
 

@@ -1,6 +1,6 @@
 """The same stream in one process, without workers, sockets or shared memory: the reference and the debugger.
 
-Owns `Loader`. Invariant (section 1): it yields exactly the batches that the service yields; where a platform has no
+Owns `Loader`. Invariant (R4, R9): it yields exactly the batches that the service yields; where a platform has no
 processes or no shared memory, everything runs this way.
 """
 

@@ -1,4 +1,4 @@
-"""Augmentations: callables that edit one image in place with the random numbers of its slot (section 4).
+"""Augmentations: callables that edit one image in place with the random numbers of its slot (R51 to R56).
 
 Owns the few that people use on line images. Invariant: what is written depends on the image, the fields and the
 generator alone, and every operation is rounded to float32, so the bits are the same on every machine. Each draws

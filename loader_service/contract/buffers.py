@@ -1,4 +1,4 @@
-"""Memory that is used again: pooled batches in this process, scratch arrays of each thread (section 5).
+"""Memory that is used again: pooled batches in this process, scratch arrays of each thread (R64, R66).
 
 Owns `BufferPool` and `scratch`. Invariant: a pooled buffer is given out again only after the last array over it has
 died, so a batch never changes under its holder's hands; after warm-up neither allocates.

@@ -1,4 +1,4 @@
-"""A digest of everything that a stream's bytes depend on.
+"""A digest of everything that a stream's bytes depend on (R72 to R76).
 
 Owns `describe`, `digest` and `explain_difference`. Invariant: equal descriptions give equal batches, in every process;
 what has no stable description (a lambda, a closure) is an error that names it, never a guess.

@@ -1,4 +1,4 @@
-"""8-bit pixels to planar float32 (section 6). Decoding image files is somebody else's work.
+"""8-bit pixels to planar float32 (R57 to R59). Decoding image files is somebody else's work.
 
 Owns `gray8_to_planar` and `rgb8_to_planar`. Invariant: scale and bias are float32, and each pixel is two operations,
 each rounded: float32(p) * scale, then - bias; so the results are the same bits everywhere.

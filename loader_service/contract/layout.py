@@ -1,4 +1,4 @@
-"""Where the tensors of one batch lie in one buffer.
+"""The places of the tensors of one batch in one buffer (R67 to R69).
 
 Owns `TensorSpec`, `Layout` and the words for how rows lie in a tensor. Invariant: offsets are multiples of 64,
 in the order of the tensors, without overlap, and `nbytes` covers the last one. A layout from another process is

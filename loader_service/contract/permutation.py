@@ -1,4 +1,4 @@
-"""The keyed permutation of [0, n): any position of any epoch without a table (section 3).
+"""The keyed permutation of [0, n): any position of any epoch without a table (R26).
 
 Owns `permute`. Invariant: for one (n, key) it is a bijection on [0, n). A four-round Feistel network is
 bijective on 2^(2·half) values, half = ceil(ceil(log2 n) / 2); walking the cycle until the value is below n

@@ -1,4 +1,4 @@
-"""The contract's random numbers: SplitMix64 and the derivation of keys (section 2 of the data-loading text).
+"""The contract's random numbers: SplitMix64 and the derivation of keys (R12 to R22).
 
 Owns `mix`, `derive`, the generator of one sample and the one that advances many together. Invariant: scalar and array
 forms give the same bits; everything is arithmetic modulo 2^64 and there is no global state.

@@ -1,6 +1,6 @@
 """What a dataset holds: the Protocol that every dataset meets, and the sample of line images.
 
-Invariant (section 1): `dataset[i]` gives the same sample for the same i, in every process and thread.
+Invariant (R10): `dataset[i]` gives the same sample for the same i, in every process and thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of a global batch that one rank reads.
+"""The rows of a global batch that one rank reads (R60 to R63).
 
 Owns `Shard`: which rows, and where they lie in the batch's tensors. Invariant: the shards of all ranks cover the rows
 in order, for every world size and batch size; their slots, and so their random numbers, are those of the global batch.

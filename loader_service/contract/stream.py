@@ -1,6 +1,6 @@
 """A stream: dataset + sampler + transform + collator + seed, and the pure function from a step to its bytes.
 
-Owns `Stream`. Invariant (section 1): `build_into(g, allocate)` writes the same bytes whatever was built before,
+Owns `Stream`. Invariant (R2, R3): `build_into(g, allocate)` writes the same bytes whatever was built before,
 in whichever process or order. Fails with BuildError, which names step, slot and dataset index.
 
     g -> (epoch, step in epoch) = divmod(g, S) -> indices -> samples -> layout -> bytes

@@ -1,4 +1,4 @@
-"""A lane: one ring and the consumers whose positions lie in its window.
+"""A lane: one ring and the consumers whose positions lie in its window (R7).
 
 Owns `Lane` and `Member`. Invariant: base is the oldest step that some member has not released, it never falls,
 and only steps of the window [base, base + P) are claimed, so two steps never want one slot at once. Holds no

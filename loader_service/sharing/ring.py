@@ -1,4 +1,4 @@
-"""The ring: P places, and what stands in each.
+"""The ring: P places, and what stands in each (R6).
 
 Owns `Slot`, `SlotState` and `Ring`. Invariant: the slot of step g is g mod P, and a slot changes state only along
 the arrows below; any other change is an IntegrityError, for it would be a bug of ours.

@@ -1,4 +1,4 @@
-"""A shared-memory segment as its readers and writers see it: a header of 64 bytes, then one batch.
+"""A shared-memory segment: a header of 64 bytes, then one batch (R70, R71).
 
 Owns `Segment`. Invariant: a write is begin, write, commit; the header says READY only after the last byte. Only
 the daemon creates and unlinks segments; `Segment.open` maps one without telling the resource tracker, which would

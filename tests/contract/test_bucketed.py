@@ -30,7 +30,7 @@ def whole_epoch(sampler: BucketedSampler, epoch: int = 0) -> list[list[int]]:
 
 
 def by_the_text(lengths: list[int], batch_size: int, pool_batches: int, drop_last: bool, epoch: int) -> list[list[int]]:
-    """Section 3 read word by word, for seed 42."""
+    """R34 to R36 read word by word, for seed 42."""
     n = len(lengths)
     steps = n // batch_size if drop_last else -(-n // batch_size)
     order = [permute(p, n, derive(42, epoch, 0, 0, 103)) for p in range(n)][: steps * batch_size]

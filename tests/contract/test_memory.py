@@ -1,4 +1,4 @@
-"""Section 5: after warm-up the next batch allocates nothing of 4 KiB or more, beyond what the dataset allocates."""
+"""After warm-up the next batch allocates nothing of 4 KiB or more, beyond what the dataset allocates."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def lines(collator: Collator[Any], sampler: Sampler | None = None) -> Stream:
 
 EVERYTHING = Compose(GainOffset(), Noise(), Blur(), Shear(), Erase())
 STREAMS: dict[str, Stream] = {
-    "section 7": synthetic_lines(),
+    "line images": synthetic_lines(),
     "without augmentation": synthetic_lines(augment=False),
     "every augmentation": lines(ImageBatchCollator(4, augmentation=EVERYTHING)),
     "an augmentation of one's own": lines(ImageBatchCollator(4, augmentation=gain)),
@@ -102,8 +102,8 @@ def test_after_warm_up_building_a_batch_allocates_nothing_large(name: str) -> No
     assert largest_growth(warm(stream), range(16, 20)) < SMALL
 
 
-def test_no_block_of_a_page_or_more_is_left_by_the_workload_of_section_7() -> None:
-    loader = warm(STREAMS["section 7"])
+def test_no_block_of_a_page_or_more_is_left_by_the_reference_workload() -> None:
+    loader = warm(STREAMS["line images"])
     held = [loader.get(step) for step in range(4)]  # as many as are kept below
     held.clear()
     assert large_blocks(loader, range(16, 18)) == []
@@ -120,7 +120,7 @@ def test_what_is_allocated_does_not_grow_with_the_images() -> None:
 
 
 def test_a_rank_that_reads_its_rows_allocates_nothing_large_either() -> None:
-    assert largest_growth(warm(STREAMS["section 7"], shard=(1, 4)), range(16, 32)) < SMALL
+    assert largest_growth(warm(STREAMS["line images"], shard=(1, 4)), range(16, 32)) < SMALL
 
 
 def test_other_collators_write_into_pooled_memory_too() -> None:
@@ -146,7 +146,7 @@ def test_samples_live_no_longer_than_the_build_of_their_batch() -> None:
 
 
 def test_batches_that_are_held_are_in_memory_of_their_own() -> None:
-    stream = STREAMS["section 7"]
+    stream = STREAMS["line images"]
     loader = warm(stream)
     held = [loader.get(step) for step in range(16, 24)]
     digests = [batch.digest() for batch in held]

@@ -31,7 +31,7 @@ sources = st.lists(
 
 
 def by_the_text(sampler: MixingSampler, epoch: int, step: int, slot: int) -> int:
-    """Section 3 read word by word, for one slot."""
+    """R29 to R31 read word by word, for one slot."""
     drawable = [k for k, size in enumerate(sampler.sizes) if size and sampler.shares[k] > 0]
     total = sum(sampler.shares[k] for k in drawable)
     rng = SampleRng(derive(sampler.seed, epoch, step, slot, 102))

@@ -124,7 +124,7 @@ def test_arguments_outside_their_range_are_refused(arguments: dict[str, Any], ma
         SyntheticLines(**arguments)
 
 
-def test_the_factory_gives_the_workload_of_section_7() -> None:
+def test_the_factory_gives_the_reference_workload() -> None:
     stream = synthetic_lines()
     assert stream.steps_per_epoch == 16
     assert stream.sampler == ShuffledSampler(2048, 128, seed=0)

@@ -1,4 +1,4 @@
-"""Collators: samples -> layout -> bytes in given memory (section 4).
+"""Collators: samples -> layout -> bytes in given memory (R40 to R50).
 
 Invariant of all: `plan` reads no random number and writes nothing; `write` fills every byte of every tensor, so nothing
 of an earlier batch in the same memory shows through.

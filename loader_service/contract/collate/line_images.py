@@ -1,4 +1,4 @@
-"""Line images of one height, padded to one width (section 4).
+"""Line images of one height, padded to one width (R40 to R46).
 
 Owns `ImageBatchCollator`. Invariant: the padded width is that of the batch, the augmentation of slot j gets the random
 numbers of `derive(seed, epoch, step_in_epoch, j, 1)`, and it cannot change the width.

@@ -1,4 +1,4 @@
-"""Sequences of different lengths, padded to one.
+"""Sequences of different lengths, padded to one (R49, R50).
 
 Owns `PadCollator`. Fails with SlotError where samples differ in more than the length of their sequences.
 

@@ -1,4 +1,4 @@
-"""Samples of one fixed shape, stacked.
+"""Samples of one fixed shape, stacked (R48).
 
 Owns `StackCollator`. Fails with SlotError where a sample has other parts, shapes or dtypes than the first.
 """

@@ -1,4 +1,4 @@
-"""Samples that are trees: dicts, tuples and lists of arrays and numbers, nested as one likes.
+"""Samples that are trees: dicts, tuples and lists of arrays and numbers, nested as one likes (R47).
 
 Owns `leaves` and `row_leaves`. Invariant: the leaves come in the order of the tree (a dict's keys as they stand in the
 sample), named by their path: {"image": a, "meta": {"id": b}} -> "image", "meta.id"; a tuple's parts are "0", "1", …

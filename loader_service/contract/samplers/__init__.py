@@ -1,4 +1,4 @@
-"""Samplers: which dataset indices stand in the batch at (epoch, step in epoch) (section 3).
+"""Samplers: which dataset indices stand in the batch at (epoch, step in epoch) (R23).
 
 Invariant of all: the answer depends on the constructor's arguments and (epoch, step) alone, and any step costs what
 step 0 costs.

@@ -1,4 +1,4 @@
-"""Batches of samples of like length, in a shuffled order (section 3).
+"""Batches of samples of like length, in a shuffled order (R34 to R37).
 
 Owns `BucketedSampler`. Invariant: an epoch's plan is a pure function of the arguments and the epoch; the plans of the
 current and the previous epoch are kept, so that readers on both sides of an epoch's end build none twice. O(n log n).

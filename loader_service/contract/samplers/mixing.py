@@ -1,4 +1,4 @@
-"""Draws from several sources by shares, with replacement (section 3).
+"""Draws from several sources by shares, with replacement (R29 to R33).
 
 Owns `MixingSampler`. Invariant: slot j of step s depends on (seed, epoch, s, j) alone. The shares hold in expectation:
 over N draws a source with share p has the binomial deviation sqrt(N·p·(1-p)).

@@ -1,4 +1,4 @@
-"""Samplers that give every index once an epoch, in order or in a keyed order (section 3).
+"""Samplers that give every index once an epoch, in order or in a keyed order (R27, R28).
 
 Owns `SequentialSampler` and `ShuffledSampler`. Invariant: nothing is kept between calls, and no table is built.
 

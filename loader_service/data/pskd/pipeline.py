@@ -1,7 +1,7 @@
 """The samples of a container that stand in each batch.
 
-Owns `shuffle_indices` and `Pipeline`. Invariant: any batch of any epoch is found without a table. Epochs count from 1,
-as in the container's text; epoch e of a run is epoch e + 1 here (R101).
+Owns `shuffle_indices` and `Pipeline`. Invariant: any batch of any epoch is found without a table. Epochs count from 1;
+epoch e of a run is epoch e + 1 here (R101).
 
     position p of an epoch holds permute(p, n, derive(seed, epoch, 0, 0, 105))
 """
