@@ -7,6 +7,7 @@ last array, tensor or view over it dies, wherever it went; the mapping lives as 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,17 @@ from loader_service.contract.shards import Shard
 from loader_service.errors import ProtocolError
 from loader_service.wire.layouts import unpack_layout
 from loader_service.wire.messages import Ready
-from loader_service.wire.segment import Segment
+from loader_service.wire.segment import Segment, ready_header
 
 __all__ = ["LeasedMemory", "leased_batch"]
 
+_KEPT, _KEPT_BYTES = 256, 1 << 12
+"""So many layouts are kept, unless they are larger: batches of one shape have one, and it is unpacked once."""
+_unpacked = lru_cache(_KEPT)(unpack_layout)
+
 
 class LeasedMemory:
-    """Read-only memory of one batch, uint8 [nbytes], for numpy to build on; a session looks when it dies."""
+    """Read-only memory of one batch, uint8 [nbytes], for numpy to build on; a lease is a weak reference to it."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_segment")
 
@@ -37,13 +42,28 @@ class LeasedMemory:
 
 
 def leased_batch(ready: Ready, segment: Segment, memory: LeasedMemory, shard: Shard) -> Batch:
-    """The shard's rows of the batch that `ready` describes, as views into `memory`.
+    """Make the batch of the shard's rows, as views into `memory`.
 
-    Raises IntegrityError, ProtocolError, and ArgumentError where the batch cannot be cut.
+    Args:
+        ready: the daemon's message that describes the batch.
+        segment: the mapped segment that the message names.
+        memory: the segment's bytes, under a lease.
+        shard: whose rows of the global batch.
+
+    Raises:
+        IntegrityError: the segment holds another batch than the message says.
+        ProtocolError: the layout is none, or larger than the batch.
+        ArgumentError: a tensor cannot be cut for a rank.
     """
-    segment.check(ready.step, ready.placement.generation, ready.nbytes)
-    layout = unpack_layout(ready.layout)
-    if layout.nbytes > ready.nbytes:
-        raise ProtocolError(f"step {ready.step} has tensors of {layout.nbytes} bytes in {ready.nbytes} bytes")
-    tensors = shard.cut(layout, layout.views(np.asarray(memory)), ready.rows)
-    return Batch(tensors, ready.step, ready.epoch, ready.step_in_epoch, len(shard.rows(ready.rows)))
+    step, generation, nbytes = ready.step, ready.placement.generation, ready.nbytes
+    if segment.header != ready_header(step, generation, nbytes) or nbytes > segment.payload.size:
+        segment.check(step, generation, nbytes)  # raises, and says what is there
+    packed = ready.layout
+    layout = _unpacked(packed) if len(packed) <= _KEPT_BYTES else unpack_layout(packed)
+    if layout.nbytes > nbytes:
+        raise ProtocolError(f"step {step} has tensors of {layout.nbytes} bytes in {nbytes} bytes")
+    buffer, rows = np.asarray(memory), ready.rows
+    tensors = {spec.name: np.ndarray(spec.shape, spec.dtype, buffer, spec.offset) for spec in layout.tensors}
+    if shard.world > 1:
+        tensors, rows = shard.cut(layout, tensors, rows), len(shard.rows(rows))
+    return Batch(tensors, step, ready.epoch, ready.step_in_epoch, rows)

@@ -1,4 +1,4 @@
-"""One connection: requests out, answers in, and word of the daemon's end.
+"""One connection to the daemon: requests out, answers in, and notice of the daemon's end.
 
 Owns `Channel`. Invariant: an answer belongs to the request whose number it carries; one whose request was given up is
 dropped, and the next request says what its consumer holds, so that what it granted ends. Fails with DeadlineError
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import zmq
 
-from loader_client.session import CLIENT_CLOSED, Session
+from loader_client.sockets import CLIENT_CLOSED, SocketFactory
 from loader_service.errors import DeadlineError, ProtocolError, ServiceClosedError, from_record
 from loader_service.wire.messages import DAEMON_MESSAGES, Closing, Error, Message
 from loader_service.wire.protocol import decode, encode
@@ -27,21 +27,20 @@ LOOK_S = 0.1
 """How often a request that waits looks whether it is still wanted."""
 
 _LAST_WORDS_MS = 100
-"""How long what a daemon said before its end may still be on its way when its process is gone."""
+"""How long the last messages of a daemon may be on their way when its process has ended."""
 
 _Reply = TypeVar("_Reply", bound=Message)
 
 
 class Channel:
-    """A socket of this client. `request` is safe to call from several threads, the rest from one at a time.
+    """A socket of this client. `request` and `throw_away` are for any thread, the rest for one at a time.
 
-    daemon_pidfd: readable when the daemon's process has ended; None: the end of the connection tells. incarnation: of
-    the daemon that was greeted on it.
+    daemon_pidfd: readable when the daemon's process has ended; None: the end of the connection tells.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.socket = session.new_socket()
+    def __init__(self, sockets: SocketFactory) -> None:
+        self._sockets = sockets
+        self.socket = sockets.new()
         self._lock = threading.Lock()
         self._requests = 0
         self._closing = False
@@ -50,20 +49,23 @@ class Channel:
         self._poller.register(self.socket, zmq.POLLIN)
         self._monitor: zmq.Socket[bytes] | None = None
         self.daemon_pidfd: int | None = None
-        self.incarnation = 0
 
     def watch(self, daemon_pidfd: int | None) -> None:
-        """From now on, notice that the daemon has ended; None where its process cannot be seen."""
+        """From now on, notice that the daemon has ended.
+
+        Args:
+            daemon_pidfd: a descriptor of its process, of which a duplicate is kept; None where it cannot be seen.
+        """
         if daemon_pidfd is not None:
-            self.daemon_pidfd = os.dup(daemon_pidfd)  # whoever greets its successor closes the other
+            self.daemon_pidfd = os.dup(daemon_pidfd)
             self._poller.register(self.daemon_pidfd, zmq.POLLIN)
         else:
             self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._poller.register(self._monitor, zmq.POLLIN)
 
     def send(self, make: Callable[[int], Message]) -> int:
-        """Send `make(number)`, a request; its number. Raises ForkedClientError, ServiceClosedError."""
-        self._session.check_process()
+        """Send `make(number)`, a request, and return its number. Raises ForkedClientError, ServiceClosedError."""
+        self._sockets.check_process()
         if self.socket.closed:
             raise ServiceClosedError(CLIENT_CLOSED)
         self._requests += 1
@@ -75,22 +77,30 @@ class Channel:
         return self._requests
 
     def post(self, message: Message) -> None:
-        """Send a message whose answer nobody waits for; one that the daemon is gone for is dropped."""
+        """Send a message that has no answer; it is lost where the daemon is gone."""
         self.socket.send(encode(message)[0], zmq.NOBLOCK)
 
     def take(self, number: int, answer: type[_Reply]) -> _Reply | None:
-        """The answer to request `number` if it is here. Raises the error that it is, ServiceClosedError."""
+        """The answer to request `number` if it is here. Never waits.
+
+        Raises:
+            LoaderServiceError: the error that the daemon answered.
+            ServiceClosedError: the daemon ends or is gone, or the channel is closed.
+        """
         while not self._closing:
             try:
-                reply = decode(self.socket.recv_multipart(zmq.NOBLOCK), DAEMON_MESSAGES)
+                frame = self.socket.recv(zmq.NOBLOCK)
             except zmq.Again:
                 break
             except zmq.ZMQError as error:  # it was closed in this moment
                 raise ServiceClosedError(CLIENT_CLOSED) from error
+            reply = decode([frame], DAEMON_MESSAGES)
+            if getattr(reply, "request", None) == number:
+                if isinstance(reply, answer):
+                    return reply
+                raise _error_of(reply, answer)
             if isinstance(reply, Closing):
                 self._end = f"it said that it ends: {reply.reason}"
-            elif getattr(reply, "request", None) == number:
-                return _checked(reply, answer)
         if self._closing or self.socket.closed:
             raise ServiceClosedError(CLIENT_CLOSED)
         if self._end is not None:
@@ -98,28 +108,37 @@ class Channel:
         return None
 
     def wait(self, timeout_s: float) -> None:
-        """Until something has come, the daemon has ended, or `timeout_s` seconds have passed."""
+        """Wait until something has come, the daemon has ended, or `timeout_s` seconds have passed."""
         if self.socket.closed:
             return
         try:
             ready = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
-        except zmq.ZMQError:  # it was closed in this moment: whoever asks next is told
+        except zmq.ZMQError:  # it was closed in this moment: the next `take` tells
             return
         if ready and self.socket not in ready and not self.socket.poll(_LAST_WORDS_MS):
             self._end = self._end or "its process or connection has ended"
 
     def has_message(self) -> bool:
-        """Whether something has come. Resets the edge of the socket's descriptor."""
+        """True where something has come. Resets the edge of the socket's descriptor."""
         if self.socket.closed:
             return True
         return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def request(self, make: Callable[[int], Message], answer: type[_Reply], timeout_s: float, what: str) -> _Reply:
-        """Send a request and wait for its answer; `what` names it in errors.
+        """Send a request and wait for its answer.
 
-        Raises the daemon's error, DeadlineError, ServiceClosedError.
+        Args:
+            make: makes the message of its request number.
+            answer: the class of the answer.
+            timeout_s: seconds to wait.
+            what: names the request in errors.
+
+        Raises:
+            LoaderServiceError: the error that the daemon answered.
+            DeadlineError: no answer in time.
+            ServiceClosedError: the daemon ends or is gone, or the channel is closed.
         """
-        self._session.check_process()
+        self._sockets.check_process()
         deadline = time.monotonic() + timeout_s
         with self._lock:
             number = self.send(make)
@@ -132,10 +151,21 @@ class Channel:
                 self.wait(min(left_s, LOOK_S))
             return reply
 
+    def throw_away(self) -> None:
+        """Receive what nobody waits for, such as pings, which would pile up; nothing is done while a request waits."""
+        if self._lock.acquire(blocking=False):
+            try:
+                while not self.socket.closed and self.has_message():
+                    reply = decode([self.socket.recv()], DAEMON_MESSAGES)
+                    if isinstance(reply, Closing):
+                        self._end = f"it said that it ends: {reply.reason}"
+            finally:
+                self._lock.release()
+
     def close(self) -> None:
         """End the connection; a `request` that waits in another thread raises. Idempotent."""
         self._closing = True
-        if not self._session.forked:  # else the socket is the parent's, and so may be the lock
+        if not self._sockets.forked:  # else the socket is the parent's, and so may be the lock
             with self._lock:
                 self._close()
 
@@ -152,9 +182,8 @@ class Channel:
         self.socket.close()
 
 
-def _checked(reply: Message, answer: type[_Reply]) -> _Reply:
+def _error_of(reply: Message, answer: type[Message]) -> Exception:
+    """What is raised for an answer that is not the expected one."""
     if isinstance(reply, Error):
-        raise from_record(reply.error)
-    if not isinstance(reply, answer):
-        raise ProtocolError(f"a request was answered by a {reply.kind} message; it must be {answer.kind}")
-    return reply
+        return from_record(reply.error)
+    return ProtocolError(f"a request was answered by a {reply.kind} message; it must be {answer.kind}")

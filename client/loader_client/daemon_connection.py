@@ -1,9 +1,9 @@
 """The way to a daemon, and back to the one that takes its place.
 
-Owns `DaemonConnection`, `OpenOptions` and `OpenedStream`. Invariant: a consumer belongs to the
-daemon of one `generation`; when that daemon
-is gone, whoever notices first greets the next one, and the others find the generation risen. Fails with
-ServiceUnavailableError (nobody answers at first), ServiceClosedError (nobody came back within the deadline).
+Owns `DaemonConnection`, `OpenOptions` and `OpenedStream`. Invariant: a consumer belongs to the daemon of one
+`generation`; when that daemon is gone, the first thread that notices shakes hands with the next one, and the others
+find the generation risen. Fails with ServiceUnavailableError (nobody answers at first, or no connection can be made),
+ServiceClosedError (nobody came back within the deadline).
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+import zmq
+
 from loader_client.channel import Channel
-from loader_client.session import CLIENT_CLOSED, Session
+from loader_client.leases import Lease, LeaseBook
+from loader_client.sockets import CLIENT_CLOSED, SocketFactory, require_descriptors
 from loader_service.contract.shards import Shard
 from loader_service.errors import DeadlineError, ServiceClosedError, ServiceUnavailableError
 from loader_service.wire.endpoint import check_trusted, socket_path
 from loader_service.wire.messages import Hello, Message, Open, Opened, Welcome
 from loader_service.wire.process import open_pidfd, pid_namespace
 
-__all__ = ["DaemonConnection", "OpenedStream", "OpenOptions"]
+__all__ = ["DaemonConnection", "OpenOptions", "OpenedStream"]
 
 _Reply = TypeVar("_Reply", bound=Message)
 _Make = Callable[[int, int], Message]
@@ -37,79 +40,104 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """How a stream is read; see `Client.open`. hold: 0 for what the daemon chooses."""
+    """How a stream is read; see `Client.open`.
+
+    slow_consumer_policy: "split" or "wait"; max_leases: batches that may be alive, 0 for what the daemon chooses.
+    """
 
     stream: str
-    pace: str
+    slow_consumer_policy: str
     patience_us: int
-    hold: int
+    max_leases: int
     shard: Shard
     hold_timeout_s: float
 
 
-def _open(plan: OpenOptions, start_step: int | None, number: int, request: int, incarnation: int) -> Open:
+def _open(options: OpenOptions, start_step: int | None, consumer_id: int, request: int, incarnation: int) -> Open:
     return Open(
         request=request,
-        consumer=number,
-        stream=plan.stream,
+        consumer=consumer_id,
+        stream=options.stream,
         start_step=start_step or 0,
         live=start_step is None,
-        pace=plan.pace,
-        patience_us=plan.patience_us,
-        hold=plan.hold,
-        rank=plan.shard.rank,
-        world=plan.shard.world,
+        pace=options.slow_consumer_policy,
+        patience_us=options.patience_us,
+        hold=options.max_leases,
+        rank=options.shard.rank,
+        world=options.shard.world,
         incarnation=incarnation,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """What an open brought: the consumer's number, the daemon's answer, a connection, the daemon's generation.
+    """A stream that was opened: the consumer's id, its leases, the daemon's answer and a connection of its own.
 
-    owner: the daemon's user id, whose the segments must be.
+    generation: of the daemon that opened it; owner_uid: the daemon's user, whose the segments must be.
     """
 
-    number: int
-    opened: Opened
+    consumer_id: int
+    leases: dict[int, Lease]
+    answer: Opened
     channel: Channel
     generation: int
-    owner: int
+    owner_uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Daemon:
+    """A daemon that has said Welcome. pidfd: of its process, or None where that cannot be seen."""
+
+    pid: int = 0
+    pidfd: int | None = None
+    incarnation: int = 0
+    owner_uid: int = -1
+    streams: tuple[str, ...] = ()
 
 
 class DaemonConnection:
     """One client's connection to whichever daemon serves at `endpoint`.
 
-    timeout_s: for an answer, and for the daemon to be there at first; reconnect_s: for one to be back.
+    timeout_s: seconds for an answer, and for the daemon to be there at first; reconnect_s: for one to be back;
+    generation: how often a daemon has taken the place of the one before.
     """
 
     def __init__(self, endpoint: str, timeout_s: float, reconnect_s: float) -> None:
         self._path = socket_path(endpoint)
         self.endpoint, self.timeout_s, self.reconnect_s = endpoint, timeout_s, reconnect_s
-        self.session = Session(endpoint)
         self.generation = 0
         self.closed = False
-        self.daemon_pid = 0
-        self.daemon_pidfd: int | None = None
-        self._owner = -1
-        self.streams: tuple[str, ...] = ()
-        self._numbers = count(1)
-        self._lock = threading.Lock()
-        self._channel = Channel(self.session)  # until one is greeted
+        self._daemon = _Daemon()
+        self._consumer_ids = count(1)
+        self._reconnecting = threading.Lock()
+        self._exchange = threading.Lock()  # of `_daemon` and `_channel`; nobody waits for a message under it
+        self._channel: Channel | None = None
+        self.sockets = SocketFactory(endpoint)
+        try:
+            self.leases = LeaseBook(self.sockets, self._throw_away)
+        except BaseException:
+            self.sockets.close()
+            raise
 
-    def greet(self) -> None:
-        """Say Hello to the first daemon. Raises ServiceUnavailableError."""
-        deadline = time.monotonic() + self.timeout_s
-        while not self._greeted(deadline - time.monotonic()):
-            if time.monotonic() >= deadline:
-                raise ServiceUnavailableError(
-                    f"no daemon answered at {self.endpoint} within {self.timeout_s} s; start one with "
-                    "`loader-service serve CONFIG.toml`, or name its endpoint"
-                )
-            time.sleep(_PAUSE_S)
+    @property
+    def process_id(self) -> int:
+        """The daemon's process."""
+        return self._daemon.pid
+
+    @property
+    def process_descriptor(self) -> int | None:
+        """A descriptor that becomes readable when the daemon's process ends; None where it cannot be seen."""
+        return self._daemon.pidfd
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of the daemon's streams."""
+        return self._daemon.streams
+
+    # --- requests ----------------------------------------------------------------------------------------
 
     def request(self, make: _Make, answer: type[_Reply], what: str) -> _Reply:
-        """One request that may be repeated, to the daemon of now or the next one. Raises what it answers."""
+        """Send a request that may be repeated to the daemon of now, or to the next one. Raises what it answers."""
         until: float | None = None
         while True:
             generation = self.generation
@@ -118,41 +146,125 @@ class DaemonConnection:
             except ServiceClosedError as error:
                 gone = error.message
             until = time.monotonic() + self.reconnect_s if until is None else until
-            self.revive(generation, until, gone)
+            self.reconnect(generation, until, gone)
 
     def request_once(self, make: _Make, answer: type[_Reply], what: str) -> _Reply:
-        """One request to the daemon of now only."""
-        channel = self._channel
-        return channel.request(lambda number: make(number, channel.incarnation), answer, self.timeout_s, what)
+        """Send a request to the daemon of now only. Raises what it answers."""
+        with self._exchange:
+            channel, incarnation = self._channel, self._daemon.incarnation
+        if channel is None:
+            raise ServiceClosedError(CLIENT_CLOSED)
+        return channel.request(lambda number: make(number, incarnation), answer, self.timeout_s, what)
 
-    def open(self, plan: OpenOptions, start_step: int | None, consumer: object) -> OpenedStream:
-        """Open `consumer` at `start_step`, None for live; closed when it is dropped. Raises what the daemon answers."""
-        while True:
-            generation, number = self.generation, next(self._numbers)
-            self.session.enlist(number, consumer)
-            try:
-                opened = self.request(partial(_open, plan, start_step, number), Opened, f"opening {plan.stream!r}")
-                with self._lock:
-                    if generation == self.generation:  # else it may be open at a daemon that is gone
-                        channel = Channel(self.session)
-                        channel.watch(self.daemon_pidfd)
-                        return OpenedStream(number, opened, channel, generation, self._owner)
-            except BaseException:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
-                self.session.dismiss(number)
-                raise
-            self.session.dismiss(number)
+    def open(self, options: OpenOptions, start_step: int | None, consumer: object) -> OpenedStream:
+        """Open a stream on a connection of its own, at the daemon of now or the next one.
 
-    def revive(self, generation: int, deadline: float, gone: str, given_up: Callable[[], bool] = lambda: False) -> None:
-        """Greet the daemon that takes the place of that of `generation`, which is `gone` for that reason.
+        Args:
+            options: how the stream is read.
+            start_step: the first global step; None: where the most consumers are now.
+            consumer: what is opened; it is closed when it is dropped.
 
-        Raises ServiceClosedError at the deadline, or where no daemon can come any more.
+        Raises:
+            LoaderServiceError: what the daemon answers.
+            ServiceUnavailableError: no connection can be made: too few descriptors, or the socket was removed.
+            ServiceClosedError: the daemon is gone, and none came back.
         """
-        with self._lock:
+        self.sockets.check_process()
+        until: float | None = None
+        while True:
+            generation = self.generation
+            try:
+                return self._open_once(options, start_step, consumer, generation)
+            except ServiceClosedError as error:
+                gone = error.message
+            until = time.monotonic() + self.reconnect_s if until is None else until
+            self.reconnect(generation, until, gone)
+
+    def _open_once(
+        self, options: OpenOptions, start_step: int | None, consumer: object, generation: int
+    ) -> OpenedStream:
+        channel, daemon = self._new_channel()
+        consumer_id = next(self._consumer_ids)
+        try:
+            leases = self.leases.enlist(consumer_id, consumer)
+            make = partial(_open, options, start_step, consumer_id)
+            answer = channel.request(
+                lambda request: make(request, daemon.incarnation),
+                Opened,
+                self.timeout_s,
+                f"opening {options.stream!r}",
+            )
+        except BaseException as error:  # Ctrl-C too: the daemon may have opened it, and others would wait for it
+            self.leases.dismiss(consumer_id)
+            channel.close()
+            if isinstance(error, DeadlineError):
+                self._explain_silence(daemon)
+            raise
+        return OpenedStream(consumer_id, leases, answer, channel, generation, daemon.owner_uid)
+
+    def _new_channel(self) -> tuple[Channel, _Daemon]:
+        """A connection that notices the end of the daemon of now. Raises ServiceUnavailableError."""
+        with self._exchange:
+            if self.closed:
+                raise ServiceClosedError(CLIENT_CLOSED)
+            channel = Channel(self.sockets)
+            try:
+                channel.watch(self._daemon.pidfd)
+            except (OSError, zmq.ZMQError):
+                channel.close()
+                require_descriptors()
+                raise
+            return channel, self._daemon
+
+    def _explain_silence(self, daemon: _Daemon) -> None:
+        """Raises ServiceUnavailableError where no new connection could be made, however long one waits."""
+        require_descriptors()
+        if not self._path.exists():
+            raise ServiceUnavailableError(
+                f"the socket {self._path} is gone (was it removed by a clean-up of its directory?), though the daemon "
+                f"(pid {daemon.pid}) has not ended: it takes no new connections; restart it"
+            )
+
+    def _throw_away(self) -> None:
+        channel = self._channel
+        if channel is not None:
+            with suppress(ServiceClosedError, zmq.ZMQError):
+                channel.throw_away()
+
+    # --- the way to a daemon -----------------------------------------------------------------------------
+
+    def handshake(self) -> None:
+        """Say Hello to the first daemon. Raises ServiceUnavailableError."""
+        deadline = time.monotonic() + self.timeout_s
+        while not self._shake_hands(deadline - time.monotonic()):
+            if time.monotonic() >= deadline:
+                require_descriptors()
+                raise ServiceUnavailableError(
+                    f"no daemon answered at {self.endpoint} within {self.timeout_s} s; start one with "
+                    "`loader-service serve CONFIG.toml`, or name its endpoint"
+                )
+            time.sleep(_PAUSE_S)
+
+    def reconnect(
+        self, generation: int, deadline: float, gone: str, given_up: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Shake hands with the daemon that takes the place of an earlier one.
+
+        Args:
+            generation: of the daemon that is gone.
+            deadline: when to stop waiting, by `time.monotonic`.
+            gone: why it is gone, for the error.
+            given_up: tells whether nobody waits any more.
+
+        Raises:
+            ServiceClosedError: at the deadline, or where no daemon can come any more.
+        """
+        with self._reconnecting:
             if self.generation != generation:
                 return
             while not (self.closed or given_up()) and self.can_return():
                 left_s = deadline - time.monotonic()
-                if self._greeted(min(left_s, _ATTEMPT_S)):
+                if self._shake_hands(min(left_s, _ATTEMPT_S)):
                     self.generation += 1
                     return
                 if left_s <= 0:
@@ -165,43 +277,54 @@ class DaemonConnection:
             )
 
     def can_return(self) -> bool:
-        """Whether a daemon may come to the endpoint: the directory of one that belonged to a process goes with it."""
+        """True while a daemon may come to the endpoint: the directory of an embedded one is removed with it."""
         return self._path.parent.is_dir()
 
     def close(self) -> None:
         """End the connection. Idempotent."""
         self.closed = True
-        self._channel.close()
-        self.session.close()
-        if self.daemon_pidfd is not None:
-            os.close(self.daemon_pidfd)
-            self.daemon_pidfd = None
+        channel = self._channel
+        if channel is not None:
+            channel.close()
+        self.leases.close()
+        with self._exchange:
+            self._replace_daemon(_Daemon(self._daemon.pid, streams=self._daemon.streams))
 
-    def _greeted(self, timeout_s: float) -> bool:
-        """Say Hello on a new connection, and have that if a daemon answers; one that ends does not count."""
+    def _shake_hands(self, timeout_s: float) -> bool:
+        """Say Hello on a new connection, and use that from now on if a daemon answers; one that ends does not count."""
         check_trusted(self._path)
-        channel = Channel(self.session)
+        channel = Channel(self.sockets)
         try:
             welcome = channel.request(
                 lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, max(0.0, timeout_s), "connecting"
             )
-            channel.incarnation, owner = welcome.incarnation, os.stat(self._path).st_uid
+            self._adopt(channel, welcome, os.stat(self._path).st_uid)
         except (DeadlineError, ServiceClosedError, FileNotFoundError):
             channel.close()
             return False
         except BaseException:
             channel.close()
             raise
-        old, self._channel, self._owner = self._channel, channel, owner
-        old.close()
-        self._watch(welcome)
         return True
 
-    def _watch(self, welcome: Welcome) -> None:
+    def _adopt(self, channel: Channel, welcome: Welcome, owner_uid: int) -> None:
+        """Take `channel` and the daemon that answered on it for those of now."""
         visible = welcome.pid_namespace == pid_namespace() != 0
-        old, self.daemon_pidfd = self.daemon_pidfd, open_pidfd(welcome.pid) if visible else None
-        with suppress(OSError):
-            if old is not None:
-                os.close(old)
-        self.streams, self.daemon_pid = tuple(welcome.streams), welcome.pid
-        self._channel.watch(self.daemon_pidfd)
+        pidfd = open_pidfd(welcome.pid) if visible else None
+        try:
+            channel.watch(pidfd)
+        except (OSError, zmq.ZMQError):
+            if pidfd is not None:
+                os.close(pidfd)
+            require_descriptors()
+            raise
+        with self._exchange:
+            old, self._channel = self._channel, channel
+            self._replace_daemon(_Daemon(welcome.pid, pidfd, welcome.incarnation, owner_uid, tuple(welcome.streams)))
+        if old is not None:
+            old.close()
+
+    def _replace_daemon(self, daemon: _Daemon) -> None:
+        old, self._daemon = self._daemon, daemon
+        if old.pidfd is not None:
+            os.close(old.pidfd)

@@ -15,6 +15,7 @@ import dataclasses
 import reprlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgpack
@@ -73,61 +74,83 @@ def _is_list_of(fits: Callable[[Any], bool], value: Any) -> bool:
     return isinstance(value, list) and len(value) <= _MAX_LIST and all(map(fits, value))
 
 
-# By the text of a field's annotation: what its value must be.
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+def _is_placement(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and _is_text(value[0])
+        and _is_number(value[1])
+        and _is_number(value[2])
+    )
+
+
+# By the text of a field's annotation: a check of its value, and the limit in words. A class stands for itself alone.
+_CHECKS: dict[str, tuple[type | Callable[[Any], bool], str]] = {
     "int": (_is_number, "an integer in [0, 2^63)"),
-    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "bool": (bool, "true or false"),
     "str": (_is_text, f"text of at most {_MAX_TEXT} characters"),
     "Name": (_is_name, f"text of at most {_MAX_NAME} characters"),
     "list[int]": (partial(_is_list_of, _is_number), f"a list of at most {_MAX_LIST} integers"),
     "list[str]": (partial(_is_list_of, _is_text), f"a list of at most {_MAX_LIST} texts"),
-    "bytes": (lambda value: isinstance(value, bytes), "bytes"),
-    "dict[str, Any]": (lambda value: isinstance(value, dict), "a map"),
+    "bytes": (bytes, "bytes"),
+    "dict[str, Any]": (dict, "a map"),
     "dict[Name, Setting]": (
         _are_settings,
         f"a map of at most {_MAX_SETTINGS} names to numbers of 64 bits or texts of at most {_MAX_NAME} characters",
     ),
-}
-_CLASSES: dict[str, type[Any]] = {"Placement": Placement}
-"""Values that stand in a field, by the text of its annotation."""
-
-
-def _fits_class(checks: Sequence[Callable[[Any], bool]], value: Any) -> bool:
-    fitting = isinstance(value, list) and len(value) == len(checks)
-    return fitting and all(fits(one) for fits, one in zip(checks, value, strict=True))
-
-
-def _check_of_class(cls: type[Any]) -> tuple[Callable[[Any], bool], str]:
-    fields = [(one.name, *_CHECKS[str(one.type)]) for one in dataclasses.fields(cls)]
-    limits = ", ".join(f"{name}: {limit}" for name, _, limit in fields)
-    return partial(_fits_class, [fits for _, fits, _ in fields]), f"a list of {limits}"
-
-
-_CHECKS |= {name: _check_of_class(cls) for name, cls in _CLASSES.items()}
-
-
-def _types_of(cls: type[Message]) -> dict[str, str]:
-    return {one.name: str(one.type) for one in dataclasses.fields(cls)}  # type: ignore[arg-type]  # dataclasses all
-
-
-_ALL = (*CLIENT_MESSAGES.values(), *DAEMON_MESSAGES.values())
-_FIELDS = {cls: {name: _CHECKS[kind] for name, kind in _types_of(cls).items()} for cls in _ALL}
-_FIELDS_OF_CLASSES = {
-    cls: {name: _CLASSES[kind] for name, kind in _types_of(cls).items() if kind in _CLASSES} for cls in _ALL
+    "Placement": (_is_placement, f"[text of at most {_MAX_TEXT} characters, two integers in [0, 2^63)]"),
 }
 
 
-def _values_of(value: Any) -> list[Any]:
-    """The values of the fields of a value of a class; `dataclasses.astuple` copies deeply, at ten times the cost."""
-    return [getattr(value, name) for name in value.__dataclass_fields__]
+class _Fields:
+    """The fields of one class of messages, grouped by how they are checked.
+
+    Numbers are most of what a message holds, so they are checked together, without a call for each.
+    """
+
+    __slots__ = ("_numbers_of", "checked", "names", "numbers", "placements", "typed")
+
+    def __init__(self, cls: type[Message]) -> None:
+        kinds = {one.name: str(one.type) for one in dataclasses.fields(cls)}  # type: ignore[arg-type]  # dataclasses all
+        self.names = kinds.keys()
+        self.numbers = tuple(name for name, kind in kinds.items() if kind == "int")
+        self._numbers_of: Callable[[dict[str, Any]], Any] | None = None
+        if self.numbers:
+            self._numbers_of = itemgetter(*self.numbers, self.numbers[0])  # the first one twice: always a tuple
+        rest = [(name, *_CHECKS[kind]) for name, kind in kinds.items() if kind != "int"]
+        self.typed = tuple((name, check, limit) for name, check, limit in rest if isinstance(check, type))
+        self.checked = tuple((name, check, limit) for name, check, limit in rest if not isinstance(check, type))
+        self.placements = tuple(name for name, kind in kinds.items() if kind == "Placement")
+
+    def misfit(self, content: dict[str, Any]) -> tuple[str, str] | None:
+        """The name and the limit of a field whose value does not fit; None where all do."""
+        if self._numbers_of is not None:
+            numbers = self._numbers_of(content)
+            if set(map(type, numbers)) != _INT or min(numbers) < 0 or max(numbers) >= 2**63:
+                return next(name for name in self.numbers if not _is_number(content[name])), _CHECKS["int"][1]
+        for name, cls, limit in self.typed:
+            if type(content[name]) is not cls:
+                return name, limit
+        for name, check, limit in self.checked:
+            if not check(content[name]):
+                return name, limit
+        return None
+
+
+_INT = {int}
+_FIELDS = {cls: _Fields(cls) for cls in (*CLIENT_MESSAGES.values(), *DAEMON_MESSAGES.values())}
 
 
 def encode(message: Message) -> list[bytes]:
-    """The frame of a message, without an identity, as the list that zmq takes."""
-    fields = {name: getattr(message, name) for name in _FIELDS[type(message)]}
-    for name in _FIELDS_OF_CLASSES[type(message)]:
-        fields[name] = _values_of(fields[name])
-    return [VERSION + msgpack.packb({"kind": message.kind, **fields}, unicode_errors="backslashreplace")]
+    """Encode a message as its frame, without an identity, in the list that zmq takes."""
+    fields = _FIELDS[type(message)]
+    content: dict[str, Any] = {"kind": message.kind}
+    for name in fields.names:
+        content[name] = getattr(message, name)
+    for name in fields.placements:
+        placement: Placement = content[name]
+        content[name] = [placement.segment, placement.generation, placement.nbytes]
+    return [VERSION + msgpack.packb(content, unicode_errors="backslashreplace")]
 
 
 def _unpacked(frames: Sequence[bytes], limits: dict[str, int]) -> dict[str, Any]:
@@ -146,20 +169,28 @@ def _unpacked(frames: Sequence[bytes], limits: dict[str, int]) -> dict[str, Any]
 
 
 def decode(frames: Sequence[bytes], table: dict[str, type[Message]]) -> Message:
-    """The message in `frames`, of one of the classes in `table`. Raises ProtocolError for anything else."""
+    """Decode the message in `frames`.
+
+    Args:
+        frames: one frame, without an identity.
+        table: the classes that this side takes, by kind: CLIENT_MESSAGES or DAEMON_MESSAGES.
+
+    Raises:
+        ProtocolError: it is anything else than a message of one of these classes, within its limits.
+    """
     content = _unpacked(frames, _FROM_CLIENTS if table is CLIENT_MESSAGES else {})
     kind = content.pop("kind", None)
     cls = table.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ProtocolError(f"the message's kind is {reprlib.repr(kind)}; this side takes {', '.join(table)}")
     fields = _FIELDS[cls]
-    if content.keys() != fields.keys():
-        raise ProtocolError(f"a {kind} message has the fields {sorted(fields)}; this one has others")
-    for name, (fits, limit) in fields.items():
-        if not fits(content[name]):
-            raise ProtocolError(f"field {name} of a {kind} message must be {limit}")
-    for name, made in _FIELDS_OF_CLASSES[cls].items():
-        content[name] = made(*content[name])
+    if content.keys() != fields.names:
+        raise ProtocolError(f"a {kind} message has the fields {sorted(fields.names)}; this one has others")
+    misfit = fields.misfit(content)
+    if misfit is not None:
+        raise ProtocolError(f"field {misfit[0]} of a {kind} message must be {misfit[1]}")
+    for name in fields.placements:
+        content[name] = Placement(*content[name])
     return cls(**content)
 
 

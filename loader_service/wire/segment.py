@@ -15,18 +15,21 @@ import mmap
 import os
 import stat
 import struct
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.errors import IntegrityError, SharedMemoryError
 
-__all__ = ["HEADER_BYTES", "Segment"]
+__all__ = ["HEADER_BYTES", "Segment", "ready_header"]
 
 HEADER_BYTES = 64
 _HEADER = struct.Struct("<8sQQQQ")
 _MAGIC = b"LSRVSEG1"
 _WRITING, _READY = 1, 2
+ready_header = partial(_HEADER.pack, _MAGIC, _READY)
+"""`ready_header(step, generation, nbytes)`: the first bytes of a segment in which that batch is READY."""
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 """Linux maps all pages at once, so that no batch pays for page faults."""
 
@@ -51,15 +54,19 @@ def _map(name: str, owner: int, writeable: bool) -> mmap.mmap:
 class Segment:
     """One mapped segment. The mapping ends when the last array over `memory` dies.
 
-    memory: uint8 [size of the segment], read-only unless opened writeable; payload: what follows the header, which in
-    this process begins at `address`.
+    Attributes:
+        memory: uint8 [size of the segment], read-only unless opened writeable.
+        payload: uint8, the bytes after the header.
+        header: the fields of the header as they are now; equal to `ready_header(…)` where that batch is READY.
+        address: where the payload begins in this process.
     """
 
-    __slots__ = ("address", "memory", "name", "payload")
+    __slots__ = ("address", "header", "memory", "name", "payload")
 
     def __init__(self, name: str, memory: NDArray[np.uint8]) -> None:
         self.name, self.memory = name, memory
         self.payload = memory[HEADER_BYTES:]
+        self.header = memory.data[: _HEADER.size]
         self.address = int(self.payload.ctypes.data)
 
     @classmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import loader_client
 from loader_client import Client
-from tests.e2e.harness import eventually, service, stream_status
+from tests.e2e.harness import eventually, python, service, stream_status
 from tests.e2e.streams import slow
 
 _CYCLES = 1000
@@ -64,3 +64,30 @@ def _settle(client: Client) -> None:
     eventually(lambda: client.status()["clients"] == 1, "all others have left")
     eventually(lambda: client.status()["consumers"] == [], "so have their consumers")
     eventually(lambda: stream_status(client)["segments"] == 3, "one ring is kept")
+
+
+_ONE_CLIENT = """
+import sys, loader_client
+
+def resident_bytes():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+def cycle(times):
+    for step in range(times):
+        with client.open("s", step) as consumer, consumer.get(step):
+            pass
+
+with loader_client.connect(sys.argv[1]) as client:
+    cycle(200)
+    before = resident_bytes()
+    cycle(1000)
+    print(resident_bytes() - before)
+"""
+
+
+def test_a_thousand_consumers_of_one_client_leave_its_memory_flat() -> None:
+    """Also the answers that nobody reads."""
+    with service("slow", prefetch=3) as daemon, python(_ONE_CLIENT, daemon.endpoint) as trainer:
+        out, err = trainer.communicate(timeout=100)
+        assert (trainer.returncode, err) == (0, "")
+        assert int(out) < 2 * 2**20

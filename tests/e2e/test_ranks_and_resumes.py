@@ -125,7 +125,7 @@ def test_a_late_joiner_begins_as_one_at_step_zero_does(step: int) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"shard": (2, 2)}, r"shard is \(2, 2\)"),
+        ({"shard": (2, 2)}, r"rank is 2; it must lie in \[0, 1\]"),
         ({"hold": 4}, "hold is 4 and prefetch 4"),
         ({"hold": 0}, "hold is 0"),
         ({"pace": "run"}, "pace is 'run'"),

@@ -155,8 +155,8 @@ def test_closing_ends_the_wait_for_a_daemon(restartable: _Restartable) -> None:
 def test_what_was_on_its_way_to_a_daemon_that_died_does_nothing_at_the_next_one(restartable: _Restartable) -> None:
     """ZeroMQ keeps what it could not deliver; the client has long repeated it under the same number."""
     with loader_client.connect(restartable.endpoint, reconnect_s=60) as client:
-        gateway = client._gateway
-        late, before = gateway.session.new_socket(), gateway._channel.incarnation
+        connection = client._connection
+        late, before = connection.sockets.new(), connection._daemon.incarnation
         late.rcvtimeo = 20_000
         restartable.end(signal.SIGKILL)
         opens = [Open(request, request, "s", 0, False, "wait", 0, 0, 0, 1, before) for request in (1, 2, 3)]
