@@ -87,7 +87,11 @@ class ConcatDataset:
 
 
 def _checked_dataset(name: str, value: Any) -> Dataset[Any]:
-    if not (hasattr(type(value), "__len__") and hasattr(type(value), "__getitem__")):
+    try:
+        len(value)
+        found: Dataset[Any] | None = value if hasattr(type(value), "__getitem__") else None
+    except TypeError:  # it has no length; an array of no dimensions tells so when it is asked
+        found = None
+    if found is None:
         raise ArgumentError(f"{name} is {shown(value)}; a dataset has `__len__` and `__getitem__`")
-    dataset: Dataset[Any] = value
-    return dataset
+    return found

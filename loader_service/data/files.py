@@ -36,14 +36,14 @@ def checked_path(name: str, value: Any) -> Path:
     """
     try:
         text = os.fspath(value)
-        if isinstance(text, str) and not isinstance(value, type):
-            os.fsencode(text)
-            if "\0" not in text:
-                return Path(text)
-            raise ArgumentError(f"{name} is {shown(text)}; a path has no NUL character")
-    except (TypeError, UnicodeEncodeError):
-        pass
-    raise ArgumentError(f"{name} is {shown(value)}; it must be the path of a file, as a str or a pathlib.Path")
+        os.fsencode(text)
+    except Exception:  # no path, one that no file can have, or whatever a `__fspath__` of the caller's raises
+        text = None
+    if not isinstance(text, str):
+        raise ArgumentError(f"{name} is {shown(value)}; it must be the path of a file, as a str or a pathlib.Path")
+    if "\0" in text:
+        raise ArgumentError(f"{name} is {shown(text)}; a path has no NUL character")
+    return Path(text)
 
 
 def check_regular_file(path: Path) -> None:

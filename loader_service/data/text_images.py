@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loader_service.contract.checks import checked_index, checked_indices, checked_int, checked_sequence
+from loader_service.contract.checks import checked_index, checked_indices, checked_int, checked_sequence, shown
 from loader_service.contract.collate import ImageBatchCollator
 from loader_service.contract.sample import ImageSample
 from loader_service.contract.samplers import ShuffledSampler
@@ -188,7 +188,7 @@ def _fits(font: FreeTypeFont, height: int) -> bool:
 
 def _paths(files: Sequence[str | PathLike[str]] | None) -> list[Path]:
     if isinstance(files, str | PathLike):
-        raise ArgumentError(f"files is the single path {str(files)!r}; pass a list of paths")
+        raise ArgumentError(f"files is the single path {shown(files)}; pass a list of paths")
     if files is None:
         folder = Path(sysconfig.get_paths()["stdlib"])
         files = sorted(folder.glob("*.py"))

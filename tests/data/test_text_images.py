@@ -189,7 +189,7 @@ def test_files_without_text_are_named(write: Write) -> None:
     [
         ({"files": []}, "files is empty"),
         ({"files": "one.txt"}, "single path 'one.txt'; pass a list"),
-        ({"files": Path("one.txt")}, "single path 'one.txt'; pass a list"),
+        ({"files": Path("one.txt")}, r"single path PosixPath\('one.txt'\); pass a list"),
         ({"height": 7}, "height is 7"),
         ({"height": 1025}, "height is 1025"),
         ({"height": 8.5}, "height is 8.5; it must be an integer"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import EnumType, IntEnum
 from typing import Any
 
 import numpy as np
@@ -39,16 +39,21 @@ MAX_DIMENSIONS = 31
 _MAX_BOUND = 2**64 - 1
 
 
-class Enc(IntEnum):
+class _EncType(EnumType):
+    def __call__(cls, value: Any, *names: Any, **options: Any) -> Any:
+        """Look an encoding up by its number; a bool or a float is none, though it may be equal to one."""
+        number = checked_int("the encoding", value)
+        if not 0 <= number <= 2:
+            raise DataError("E9002", f"the encoding {shown(number)} is unknown; 0 is f64, 1 f32, 2 bf16")
+        return super().__call__(number, *names, **options)
+
+
+class Enc(IntEnum, metaclass=_EncType):
     """Encodings of the elements of a real leaf (R82); the number is the one in a file of version 2."""
 
     F64 = 0
     F32 = 1
     BF16 = 2
-
-    @classmethod
-    def _missing_(cls, value: object) -> Enc:
-        raise DataError("E9002", f"the encoding {shown(value)} is unknown; 0 is f64, 1 f32, 2 bf16")
 
 
 _REALS: dict[Enc, np.dtype[Any]] = {Enc.F64: np.dtype("<f8"), Enc.F32: np.dtype("<f4"), Enc.BF16: np.dtype("<u2")}
@@ -56,7 +61,7 @@ _REALS: dict[Enc, np.dtype[Any]] = {Enc.F64: np.dtype("<f8"), Enc.F32: np.dtype(
 
 def checked_encodings(name: str, values: Sequence[Enc]) -> tuple[Enc, ...]:
     """`values` as encodings. Raises ArgumentError where one is no integer, DataError E9002 for an unknown one."""
-    return tuple(Enc(value) for value in checked_sequence(name, values, checked_int))
+    return tuple(map(Enc, checked_sequence(name, values, checked_int)))
 
 
 def idx_width(n: int) -> int:

@@ -198,7 +198,7 @@ def _array(value: Any, where: _Location) -> NDArray[Any]:
         array = np.asarray(value)
         if array.dtype == "<f8" and not isinstance(value, np.ndarray) and (np.abs(array) >= 2.0**53).any():
             array = np.asarray(value, object)  # numpy makes floats of [2**63 + 1, 1], rounded
-    except (ValueError, TypeError, OverflowError) as error:
+    except Exception as error:  # ragged lists, or whatever an `__array__` of the caller's raises
         raise DataError("E9005", f"{where} is no array: {error}") from None
     return array
 
@@ -229,7 +229,9 @@ class _Location:
 
 def _fail(where: _Location, array: NDArray[Any], wrong: NDArray[Any], problem: str) -> DataError:
     place = np.argwhere(wrong)[0].tolist()
-    return DataError("E9004", f"{where.element(place)} is {array[tuple(place)]!s}; {problem}")
+    value = array[tuple(place)]
+    told = str(value) if isinstance(value, np.generic) else shown(value)
+    return DataError("E9004", f"{where.element(place)} is {told}; {problem}")
 
 
 def _encoded_idx(array: NDArray[Any], leaf: Leaf, bound: int, where: _Location) -> NDArray[Any]:

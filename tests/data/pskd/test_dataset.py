@@ -1,35 +1,26 @@
-"""Containers and token arrays as datasets, and pipelines as streams."""
+"""Containers and token arrays as datasets."""
 
 from __future__ import annotations
 
-import os
 import sys
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loader_service import Loader
 from loader_service.data.pskd import (
     DataError,
     Enc,
     Leaf,
     LmWindows,
-    Pipeline,
-    PipelineSampler,
     PskdDataset,
     Reader,
     Record,
-    Writer,
-    encode,
     lm_windows,
-    parse_pipeline,
-    pipeline_stream,
     write,
     write_encoded,
 )
@@ -88,65 +79,6 @@ def test_the_fingerprint_tells_content_and_names(corpus: Path, tmp_path: Path) -
     assert PskdDataset(copy).fingerprint != PskdDataset(corpus).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("stream a.psk.d", ("a.psk.d", None, None, None)),
-        ("  stream  a.psk.d |>shuffle(7)|>batch( B=32 )|>take(n = 100)  ", ("a.psk.d", 7, 32, 100)),
-        ('stream "my corpus.psk.d" |> batch(4)', ("my corpus.psk.d", None, 4, None)),
-        ("stream 'it.psk.d' |> shuffle(seed = -1) |> take(0)", ("it.psk.d", -1, None, 0)),
-        ("stream a.psk.d |> batch(B = 32)", ("a.psk.d", None, 32, None)),
-        ("stream a.psk.d|>batch(2)", ("a.psk.d", None, 2, None)),
-    ],
-)
-def test_a_pipelines_text_is_read(text: str, parts: tuple[object, ...]) -> None:
-    found = parse_pipeline(text)
-    assert (found.file, found.shuffle, found.batch, found.take) == parts
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("", 0),
-        ("read a", 0),
-        ("stream", 0),
-        ("stream a |> shuffel(7)", 12),
-        ("stream a |> batch(4) |> shuffle(7)", 24),
-        ("stream a |> batch(4) |> batch(4)", 24),
-        ("stream a |> batch(B = x)", 9),
-        ("stream a |> batch(n = 4)", 18),
-        ("stream a > batch(4)", 9),
-        ("stream a |> batch(0)", 9),
-        ("stream a |> shuffle(18446744073709551616)", 9),
-        ("stream a |> batch(" + "9" * 5000 + ")", 9),
-        ("stream ''", 0),
-        ("stream a\0b", 8),
-    ],
-)
-def test_a_mistake_in_a_pipelines_text_is_marked(text: str, place: int) -> None:
-    with pytest.raises(ArgumentError) as raised:
-        parse_pipeline(text)
-    assert raised.value.message.splitlines()[-1] == " " * place + "^"
-
-
-def test_a_pipeline_is_a_stream_whose_epochs_count_from_one_there(corpus: Path) -> None:
-    stream = pipeline_stream(f"stream {corpus.name} |> shuffle(7) |> batch(4)", ["a", "b"], str(corpus.parent))
-    pipeline = Pipeline(50, 7, 4)
-    assert stream.steps_per_epoch == pipeline.batches_per_epoch == 12
-    for batch in Loader(stream, 0, 30):
-        wanted = pipeline.indices(batch.epoch + 1, batch.step_in_epoch)
-        assert batch["indices"].tolist() == wanted.tolist()
-        assert batch["b"].tolist() == (wanted / 4).tolist()
-
-
-def test_a_pipeline_without_a_batch_is_no_stream() -> None:
-    for pipeline in (Pipeline(3, batch=4), Pipeline(0), Pipeline(9, take=0)):
-        with pytest.raises(ArgumentError, match="no batch in an epoch"):
-            PipelineSampler(pipeline)
-    far = PipelineSampler(Pipeline(10**12, 7, 128))
-    assert len(set(far.indices(10**6, far.steps_per_epoch - 1).tolist())) == 128
-
-
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 9))
 def test_windows_as_a_dataset_are_those_of_lm_windows(length: int, seq: int, stride: int) -> None:
     tokens = np.arange(length) * 7 % 300
@@ -184,19 +116,6 @@ def test_wrong_tokens_and_arrays_are_refused(tmp_path: Path) -> None:
         LmWindows(np.arange(9), 0, 1, 9)
 
 
-def test_rows_are_written_as_one_by_one(tmp_path: Path) -> None:
-    tokens = encode("hello, world", sorted(set("hello, world")))
-    samples = lm_windows(tokens, 4, 2, 9)
-    write(tmp_path / "one", "(idx[9][4], idx[9][4])", samples)
-    with Writer(tmp_path / "rows", "(idx[9][4], idx[9][4])") as writer:
-        writer.add_rows((np.stack([one for one, _ in samples]), np.stack([other for _, other in samples])))
-    assert (tmp_path / "rows").read_bytes() == (tmp_path / "one").read_bytes()
-    for rows in ((np.zeros((2, 4)), np.zeros((3, 4))), (np.zeros((2, 3)), np.zeros((2, 3))), (1, 2)):
-        with pytest.raises(DataError), Writer(tmp_path / "bad", "(idx[9][4], idx[9][4])") as writer:
-            writer.add_rows(rows)
-    assert not (tmp_path / "bad").exists()
-
-
 def test_bf16_leaves_come_as_the_dtype_of_ml_dtypes_where_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,30 +129,6 @@ def test_bf16_leaves_come_as_the_dtype_of_ml_dtypes_where_it_is_installed(
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ArgumentError, match="needs the package ml-dtypes"):
         Reader(path, reals="bfloat16")
-
-
-def test_a_row_that_cannot_be_written_names_its_sample(tmp_path: Path) -> None:
-    with Writer(tmp_path / "f", "(idx[9][], ℝ[2])", encodings=[Enc.F64, Enc.F32]) as writer:
-        writer.add((1, [1.0, 2.0]))
-        with pytest.raises(DataError, match=r"sample 3, leaf 1, element \[0\] is 0\.1; that is no number of f32"):
-            writer.add_rows(([1, 2, 3], [[0.0, 1.0], [0.5, 1.5], [0.1, 1.0]]))
-
-
-def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(ArgumentError, match="no regular file"):
-            Writer(place, "ℝ[]")
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(3, 4), (0, 4), (1, 4), (4, 1)])
-def test_rows_of_any_memory_order_are_written(tmp_path: Path, order: Literal["C", "F"], shape: tuple[int, int]) -> None:
-    rows = np.arange(np.prod(shape), dtype=float).reshape(shape)
-    for array in (np.asarray(rows, order=order), np.repeat(rows, 2, axis=1)[:, ::2]):
-        with Writer(tmp_path / "f", f"ℝ[{shape[1]}]") as writer:
-            writer.add_rows(array)
-        assert Reader(tmp_path / "f").read(range(shape[0])).tolist() == rows.tolist()
 
 
 def test_indices_that_are_none_and_reals_that_are_none_are_refused(corpus: Path, tmp_path: Path) -> None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from loader_service.data.pskd import DataError, Enc, Leaf, Reader, Tuple, Writer, write, write_encoded
+from loader_service.data.pskd import (
+    DataError,
+    Enc,
+    Leaf,
+    Reader,
+    Tuple,
+    Writer,
+    encode,
+    lm_windows,
+    write,
+    write_encoded,
+)
 from loader_service.errors import ArgumentError, FileAccessError
 
 
@@ -174,3 +185,40 @@ def test_a_closed_writer_takes_no_more_samples(tmp_path: Path) -> None:
 def test_a_mask_is_not_dropped(masked: bool, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="masked array"):
         write(tmp_path / "a.psk.d", "ℝ[2]", [np.ma.array([1.0, 2.0], mask=[masked, False])])
+
+
+def test_rows_are_written_as_one_by_one(tmp_path: Path) -> None:
+    tokens = encode("hello, world", sorted(set("hello, world")))
+    samples = lm_windows(tokens, 4, 2, 9)
+    write(tmp_path / "one", "(idx[9][4], idx[9][4])", samples)
+    with Writer(tmp_path / "rows", "(idx[9][4], idx[9][4])") as writer:
+        writer.add_rows((np.stack([one for one, _ in samples]), np.stack([other for _, other in samples])))
+    assert (tmp_path / "rows").read_bytes() == (tmp_path / "one").read_bytes()
+    for rows in ((np.zeros((2, 4)), np.zeros((3, 4))), (np.zeros((2, 3)), np.zeros((2, 3))), (1, 2)):
+        with pytest.raises(DataError), Writer(tmp_path / "bad", "(idx[9][4], idx[9][4])") as writer:
+            writer.add_rows(rows)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_row_that_cannot_be_written_names_its_sample(tmp_path: Path) -> None:
+    with Writer(tmp_path / "f", "(idx[9][], ℝ[2])", encodings=[Enc.F64, Enc.F32]) as writer:
+        writer.add((1, [1.0, 2.0]))
+        with pytest.raises(DataError, match=r"sample 3, leaf 1, element \[0\] is 0\.1; that is no number of f32"):
+            writer.add_rows(([1, 2, 3], [[0.0, 1.0], [0.5, 1.5], [0.1, 1.0]]))
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ArgumentError, match="no regular file"):
+            Writer(place, "ℝ[]")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(3, 4), (0, 4), (1, 4), (4, 1)])
+def test_rows_of_any_memory_order_are_written(tmp_path: Path, order: Literal["C", "F"], shape: tuple[int, int]) -> None:
+    rows = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    for array in (np.asarray(rows, order=order), np.repeat(rows, 2, axis=1)[:, ::2]):
+        with Writer(tmp_path / "f", f"ℝ[{shape[1]}]") as writer:
+            writer.add_rows(array)
+        assert Reader(tmp_path / "f").read(range(shape[0])).tolist() == rows.tolist()
