@@ -68,6 +68,11 @@ def test_whoever_cites_a_rule_cites_one_that_there_is() -> None:
         assert cited <= set(RULES), path
 
 
+def test_nothing_is_cited_by_the_section_of_a_text_that_is_not_here() -> None:
+    found = [str(path) for path in sources() if re.search(r"\b[Ss]ections? \d", path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
 def test_the_specification_names_the_versions_of_the_code() -> None:
     segment_magic = segment._MAGIC.decode()
     named = [protocol.VERSION.decode().strip(), segment_magic, f"CONTRACT_VERSION is {CONTRACT_VERSION}"]
