@@ -1,7 +1,7 @@
-"""The contract's arithmetic: `python -m benchmarks.core [--rounds N] [--lengths N]`.
+"""Rates of the contract's arithmetic: `python -m benchmarks.core [--rounds N] [--lengths N]`.
 
-Permutation and keys beside what numpy offers for the same use, the plan of an epoch beside its sort alone, and the
-build rate of the reference workload with and without its augmentation.
+It measures permutation and keys beside numpy's own means for the same use, the plan of a bucketed epoch beside its sort
+alone, and the build rate of the reference workload with and without its augmentation.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _build_cases() -> list[Case]:
 
 
 def main() -> None:
-    """Run all and print the table."""
+    """Run all cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--lengths", type=int, default=10**6, help="samples that the bucketed plan sorts")

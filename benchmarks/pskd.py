@@ -1,7 +1,7 @@
-"""The container beside numpy on the same bytes: `python -m benchmarks.pskd [--rounds N]`.
+"""Rates of the container beside numpy on the same bytes: `python -m benchmarks.pskd [--rounds N]`.
 
-Random batches are read from a file of language-model windows and from one of images, by `Reader.read` and by indexing a
-numpy.memmap of the very same samples; and the same samples are written by `Writer` and by numpy's own `tofile`.
+It reads random batches from a file of language-model windows and from one of images, by `Reader.read` and by indexing a
+numpy.memmap of the same samples, and writes the same samples by `Writer` and by numpy's `tofile`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _cases(name: str, directory: Path) -> list[Case]:
 
 
 def main() -> None:
-    """Run all and print the table."""
+    """Run all cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()

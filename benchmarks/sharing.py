@@ -1,10 +1,10 @@
-"""What sharing costs: one daemon, 1 to 8 consumers, side by side with the in-process Loader.
+"""The cost of sharing: one daemon with 1 to 8 consumers, beside the in-process Loader.
 
     python -m benchmarks.sharing [--steps 300] [--rounds 3]
 
 The workload is that of `synthetic_lines`: batches of 128. Each consumer is a process that reads as
-fast as it can, so all of them, the workers and the daemon share the machine's cores. A round runs every case once; what
-is told is the median of the rounds. Ratios of rates are taken within a run, never across.
+fast as it can, so all of them, the workers and the daemon share the machine's cores. A round runs every case once; the
+table shows the median of the rounds. Ratios of rates are taken within a run, never across runs.
 
     slowest     batches/s of the slowest consumer
     /alone      that, over the rate of one consumer in the same run
@@ -36,7 +36,13 @@ _ASKED = 400
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One case, once. cpu_ms: by role, for one delivered batch."""
+    """Figures of one round of a case.
+
+    Attributes:
+        slowest: Batches per second of the slowest consumer.
+        cpu_ms: CPU time by role, in milliseconds for one delivered batch.
+        pss_bytes: Proportional set size of all processes together.
+    """
 
     slowest: float
     cpu_ms: dict[str, float]
@@ -59,7 +65,7 @@ def _loader(steps: int) -> _Round:
 
 
 def _read(endpoint: str, spans: list[tuple[int, int, float]]) -> list[subprocess.Popen[str]]:
-    """Readers of [start, stop) that pause so many seconds after each batch; connected, and waiting for a word."""
+    """Start a reader for each (start, stop, pause_s); they are connected, and begin at a line on their input."""
     command = [sys.executable, "-m", _READER, endpoint]
     readers = [
         subprocess.Popen(
@@ -84,7 +90,7 @@ def _go(reader: subprocess.Popen[str]) -> None:
 
 
 def _shared(daemon: LocalService, consumers: int, start: int, steps: int) -> _Round:
-    """`consumers` readers of the same steps."""
+    """Measure `consumers` readers of the same steps."""
     with loader_client.connect(daemon.endpoint) as client:
         workers = [worker["pid"] for worker in client.status()["workers"]]
     assert daemon.pid is not None
@@ -104,7 +110,7 @@ def _shared(daemon: LocalService, consumers: int, start: int, steps: int) -> _Ro
 
 
 def _beside_a_slow_one(daemon: LocalService, start: int, steps: int) -> tuple[float, float]:
-    """Batches/s of a reader that takes 20 ms a batch alone, and beside one that takes 100 ms and is split off."""
+    """Measure a reader of 20 ms a batch alone, and beside one of 100 ms that is split off: batches per second."""
     rates = []
     for others in ([], [(start + 100_000, start + 200_000, 0.1)]):
         first = start + (100_000 if others else 0)
@@ -119,7 +125,7 @@ def _beside_a_slow_one(daemon: LocalService, start: int, steps: int) -> tuple[fl
 
 
 def _ask(daemon: LocalService, pause_s: float) -> list[float]:
-    """Seconds that it takes to get a step that is built, `pause_s` after the last; and what was mapped for it."""
+    """Time requests for steps that are built, each `pause_s` after the last one: seconds."""
     taken = []
     with loader_client.connect(daemon.endpoint) as client, client.open("lines", 10**6, hold=2) as consumer:
         for count in range(_ASKED + 20):
@@ -133,7 +139,7 @@ def _ask(daemon: LocalService, pause_s: float) -> list[float]:
 
 
 def _ask_at_once(daemon: LocalService) -> list[float]:
-    """Seconds that it takes to get a step whose word is here already: eight at a time, back to back."""
+    """Time requests for steps whose answer has come already, eight at a time, back to back: seconds."""
     taken = []
     with loader_client.connect(daemon.endpoint) as client, client.open("lines", 3 * 10**6, hold=15) as consumer:
         for _ in range(_ASKED // 8):
@@ -147,7 +153,7 @@ def _ask_at_once(daemon: LocalService) -> list[float]:
 
 
 def _first_batch_s(daemon: LocalService, step: int) -> float:
-    """Seconds from opening at `step`, where nobody is, to the batch."""
+    """Time a consumer from its opening at `step`, where no other is, to its first batch: seconds."""
     with loader_client.connect(daemon.endpoint) as client:
         start = time.perf_counter()
         with client.open("lines", step) as consumer, consumer.get(step):
@@ -155,7 +161,7 @@ def _first_batch_s(daemon: LocalService, step: int) -> float:
 
 
 def _steady(daemon: LocalService) -> int:
-    """How many segments client and workers have mapped anew in 300 steps of a ring that turns."""
+    """Count the segments that client and workers map anew in 300 steps of a steady state."""
     with loader_client.connect(daemon.endpoint) as client, client.open("lines", 2 * 10**6) as consumer:
         pids = [0, *(worker["pid"] for worker in client.status()["workers"])]
         before: list[set[str]] = []
@@ -192,7 +198,7 @@ def _percentile(values: list[float], part: float) -> float:
 
 
 def main() -> None:
-    """Run all cases and print them."""
+    """Run all cases and print the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.sharing", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.sharing_reader ENDPOINT START STOP PAUSE_S
 
-It connects, says so, waits for a line, reads the steps, says how many batches a second, and waits for a line to end.
+It connects and prints "open", waits for a line, reads the steps, prints the batches per second, and ends after a line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Read, measure, tell."""
+    """Read the steps and print the rate."""
     endpoint, start, stop, pause_s = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     with loader_client.connect(endpoint) as client, client.open("lines", start, stop) as consumer:
         print("open", flush=True)

@@ -1,7 +1,7 @@
-"""Timing things side by side.
+"""Timing of functions side by side.
 
 Owns `Case` and `run`. Invariant: the cases of one run take turns, round by round, so that a machine whose speed drifts
-slows them all alike; what is told of each is the median of its rounds, and its ratio to the first case of its group.
+slows them all alike. The result of a case is the median of its rounds, and its ratio to the first case of its group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ __all__ = ["Case", "Result", "print_results", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something to be timed. group: what it is compared within; items: how many `unit`s one call handles."""
+    """A function to be timed.
+
+    Attributes:
+        group: Cases of one group are compared with each other.
+        name: Name in the table.
+        act: The function.
+        items: Number of items that one call handles.
+        unit: Name of an item.
+    """
 
     group: str
     name: str
@@ -27,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The median of the rounds, in seconds for one call."""
+    """The median of a case's rounds: seconds for one call."""
 
     case: Case
     seconds: float
@@ -52,7 +60,7 @@ def run(cases: list[Case], rounds: int) -> list[Result]:
 
 
 def print_results(results: list[Result]) -> None:
-    """One line for each: its rate, the time of a call, its rate over that of its group's first."""
+    """Print a line for each result: its rate, the time of a call, its rate over that of its group's first case."""
     first: dict[str, Result] = {}
     for result in results:
         base = first.setdefault(result.case.group, result)
