@@ -16,7 +16,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.errors import ReleasedError
+from loader_service.contract.checks import checked_int, shown
+from loader_service.contract.layout import dtype_text
+from loader_service.errors import ArgumentError, ReleasedError
 
 __all__ = ["Batch", "differences"]
 
@@ -28,10 +30,16 @@ class _Hasher(Protocol):
 
 
 class Batch(Mapping[str, NDArray[Any]]):
-    """A read-only mapping from tensor name to numpy array, with the place of the batch in the run.
+    """A read-only mapping from tensor name to array, with the place of the batch in the run.
 
-    step: global step g; epoch: g div S; step_in_epoch: g mod S; rows: how many samples stand in it. The arrays are
-    read-only: another consumer may be reading the same memory. `copy()` gives arrays of one's own.
+    Args:
+        tensors: the arrays by name, in the order of the batch. Those of a stream are read-only numpy arrays: another
+            consumer may be reading the same memory; `copy()` gives arrays of one's own.
+        step: the global step g, or -1 where it is not known: `type(batch)({**batch})`, as libraries that move batches
+            to a device write it, is a batch of the new arrays without its place.
+        epoch: g div S.
+        step_in_epoch: g mod S.
+        rows: how many samples stand in it.
 
     >>> batch = Batch({"labels": np.arange(3)}, step=7, epoch=1, step_in_epoch=2)
     >>> batch["labels"], batch.step
@@ -41,9 +49,14 @@ class Batch(Mapping[str, NDArray[Any]]):
     __slots__ = ("__weakref__", "_tensors", "epoch", "rows", "step", "step_in_epoch")
 
     def __init__(
-        self, tensors: Mapping[str, NDArray[Any]], step: int, epoch: int, step_in_epoch: int, rows: int = 0
+        self, tensors: Mapping[str, Any], step: int = -1, epoch: int = -1, step_in_epoch: int = -1, rows: int = 0
     ) -> None:
+        if not isinstance(tensors, Mapping):
+            raise ArgumentError(f"tensors is {shown(tensors)}; it must be a mapping from names to arrays")
         self._tensors: dict[str, NDArray[Any]] | None = dict(tensors)
+        if not type(step) is type(epoch) is type(step_in_epoch) is type(rows) is int:
+            step, epoch = checked_int("step", step, -1), checked_int("epoch", epoch, -1)
+            step_in_epoch, rows = checked_int("step_in_epoch", step_in_epoch, -1), checked_int("rows", rows, 0)
         self.step, self.epoch, self.step_in_epoch, self.rows = step, epoch, step_in_epoch, rows
 
     def _held(self) -> dict[str, NDArray[Any]]:
@@ -55,7 +68,11 @@ class Batch(Mapping[str, NDArray[Any]]):
         return self._tensors
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._held()[name]
+        tensors = self._held()
+        try:
+            return tensors[name]
+        except (KeyError, TypeError):  # a TypeError: one that cannot be hashed
+            raise KeyError(f"{shown(name)}; the tensors of this batch are {', '.join(map(repr, tensors))}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._held())
@@ -64,7 +81,7 @@ class Batch(Mapping[str, NDArray[Any]]):
         return len(self._held())
 
     def __eq__(self, other: object) -> bool:
-        """Identity: comparing arrays has no single truth value; compare `digest()` for equal bytes."""
+        """Tell whether `other` is this very batch: arrays have no single truth value; compare `digest()` for bytes."""
         return self is other
 
     __hash__ = object.__hash__
@@ -72,15 +89,19 @@ class Batch(Mapping[str, NDArray[Any]]):
     def __repr__(self) -> str:
         if self._tensors is None:
             return f"Batch(step={self.step}, released)"
-        tensors = ", ".join(f"{name} {a.dtype}{list(a.shape)}" for name, a in self._tensors.items())
+        tensors = ", ".join(f"{name} {_words(tensor)}" for name, tensor in self._tensors.items())
         return f"Batch(step={self.step}, epoch={self.epoch}, {tensors})"
 
     def release(self) -> None:
-        """Drop this batch's own references. Idempotent. Arrays taken from it before stay valid."""
+        """Drop this batch's own references. Idempotent. Arrays taken from it before stay valid (R64)."""
         self._tensors = None
 
     def copy(self) -> Batch:
-        """The same batch in memory of its own, writeable, independent of any ring slot."""
+        """Copy the batch into writeable memory of its own, independent of any slot.
+
+        Raises:
+            ReleasedError: its references were dropped.
+        """
         tensors = {name: array.copy() for name, array in self._held().items()}
         return Batch(tensors, self.step, self.epoch, self.step_in_epoch, self.rows)
 
@@ -94,21 +115,39 @@ class Batch(Mapping[str, NDArray[Any]]):
         self.release()
 
     def update_digest(self, hasher: _Hasher) -> None:
-        """Feed step, names, dtypes, shapes and bytes to a hashlib object: equal input, equal batches."""
+        """Feed step, names, dtypes, shapes and bytes to a hashlib object: equal batches are equal input.
+
+        Args:
+            hasher: what `hashlib` makes, or anything with its `update(data)`.
+
+        Raises:
+            ReleasedError: the batch's references were dropped.
+        """
         hasher.update(f"step {self.step} {self.epoch} {self.step_in_epoch}\n".encode())
         for name, array in self._held().items():
-            hasher.update(f"{name} {array.dtype.str} {list(array.shape)}\n".encode())
+            hasher.update(f"{name} {dtype_text(array.dtype)} {list(array.shape)}\n".encode(errors="surrogatepass"))
             hasher.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def digest(self) -> str:
-        """SHA-256 of the batch, hexadecimal."""
+        """Compute the batch's SHA-256, hexadecimal.
+
+        Raises:
+            ReleasedError: the batch's references were dropped.
+        """
         hasher = hashlib.sha256()
         self.update_digest(hasher)
         return hasher.hexdigest()
 
 
 def differences(first: _Tensors, second: _Tensors) -> list[str]:
-    """In words, one text for each tensor that differs, in the order of the first build.
+    """Say where two builds differ, byte by byte.
+
+    Args:
+        first: the tensors of one build, by name.
+        second: those of another.
+
+    Returns:
+        One text for each tensor that differs, in the order of the first build; nothing where they are the same batch.
 
     >>> differences({"x": np.array([1, 2, 3])}, {"x": np.array([1, 5, 4])})
     ["tensor 'x': 2 of 3 elements differ, the first at [1]: 2, then 5"]
@@ -146,5 +185,9 @@ def _bytes(tensor: NDArray[Any]) -> NDArray[np.uint8]:
     return flat.view(np.uint8).reshape(flat.size, tensor.dtype.itemsize)
 
 
-def _words(tensor: NDArray[Any] | None) -> str:
-    return "nothing" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
+def _words(tensor: Any) -> str:
+    """Dtype and shape of an array, or of a tensor of another library's; else the type."""
+    if tensor is None:
+        return "nothing"
+    known = hasattr(tensor, "dtype") and hasattr(tensor, "shape")
+    return f"{tensor.dtype}{list(tensor.shape)}" if known else type(tensor).__name__

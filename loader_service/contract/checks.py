@@ -32,6 +32,7 @@ __all__ = [
     "checked_int",
     "checked_integer_array",
     "checked_integers",
+    "checked_number",
     "checked_sequence",
     "checked_span",
     "checked_step",
@@ -113,6 +114,18 @@ def checked_float(name: str, value: Any, low: float = -math.inf, high: float = m
         raise ArgumentError(f"{name} is {shown(value)}; it must be finite")
     if not low <= number <= high:
         raise ArgumentError(f"{name} is {shown(value)}; it must {_range(low, high)}")
+    return number
+
+
+def checked_number(name: str, value: Any) -> float:
+    """`value` as a bool, an int or a float, NaN and infinities too: what may fill memory. Raises ArgumentError."""
+    scalar = _scalar(value)
+    if isinstance(scalar, bool | np.bool_):
+        return bool(scalar)
+    integer = _as_int(scalar)
+    number = _as_float(scalar) if integer is None else integer
+    if number is None:
+        raise ArgumentError(f"{name} is {shown(value)}; it must be a number")
     return number
 
 

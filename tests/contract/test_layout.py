@@ -118,7 +118,7 @@ def test_no_tensors_need_no_bytes() -> None:
 
 @pytest.mark.parametrize("dtype", [object, "S4", "U4", "M8[s]", "V8", "i4,f4"], ids=str)
 def test_what_is_no_number_has_no_place_in_a_batch(dtype: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"tensor 'a' has dtype .* numbers only"):
+    with pytest.raises(ArgumentError, match=r"tensor 'a' has dtype .*; a batch holds numbers only"):
         Layout.plan([("a", dtype, [2])])
 
 

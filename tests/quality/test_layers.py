@@ -43,6 +43,7 @@ PURE |= {"json", "math", "operator", "re", "reprlib", "traceback", "types", "typ
 """What contract and sharing may import: nothing that sees files, clocks, processes, threads or chance."""
 EXCEPTIONS = {
     "loader_service.contract.fingerprint": {"os", "sys"},  # os.fspath, sys.modules alone
+    "loader_service.contract.layout": {"importlib"},  # ml_dtypes, where a batch has a type of its
     "loader_service.contract.buffers": {"threading"},  # scratch memory of each thread
     "loader_service.contract.samplers.bucketed": {"threading"},  # the lock of the plans that are kept
 }

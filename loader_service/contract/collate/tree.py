@@ -1,7 +1,8 @@
-"""Samples that are trees: dicts, tuples and lists of arrays and numbers, nested as one likes (R47).
+"""Samples that are trees: mappings, tuples and lists of arrays and numbers, nested as one likes (R47).
 
-Owns `leaves` and `row_leaves`. Invariant: the leaves come in the order of the tree (a dict's keys as they stand in the
-sample), named by their path: {"image": a, "meta": {"id": b}} -> "image", "meta.id"; a tuple's parts are "0", "1", …
+Owns `leaves` and `row_leaves`. Invariant: the leaves come in the order of the tree (a mapping's keys as they stand in
+the sample), named by their path (R47): {"image": a, "meta": {"id": b}} -> "image", "meta.id"; a tuple's parts are "0",
+"1", …, and a namedtuple's have the names of its fields.
 
 A lone array or number is one leaf, named by the caller.
 """
@@ -15,15 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.collate.collator import SlotError
+from loader_service.contract.layout import CARRIED, is_carried
 
 __all__ = ["INDICES", "leaves", "row_leaves"]
 
 INDICES = "indices"
 """The tensor that every collator adds: the dataset indices of the rows."""
+_ALWAYS_CARRIED = frozenset("?bBhHiIlLqQefdFD")
+"""Characters of dtypes that need no closer look."""
 
 
 def leaves(sample: Any, name: str) -> dict[str, NDArray[Any]]:
-    """Path -> array of each leaf of `sample`; `name` is that of a lone leaf. Raises TypeError, ValueError."""
+    """Find the arrays of a sample.
+
+    Args:
+        sample: a tree, or a lone array or number.
+        name: that of a lone leaf.
+
+    Returns:
+        Path -> array of each leaf.
+
+    Raises:
+        ValueError: two leaves of one path, or one with the batch's own name "indices".
+        TypeError: a leaf that no batch carries.
+    """
     found: dict[str, NDArray[Any]] = {}
     _collect(sample, "", name, found)
     if INDICES in found:
@@ -32,7 +48,7 @@ def leaves(sample: Any, name: str) -> dict[str, NDArray[Any]]:
 
 
 def row_leaves(row: int, sample: Any, name: str) -> dict[str, NDArray[Any]]:
-    """`leaves` of the sample of one row. Raises SlotError."""
+    """Find the arrays of the sample of one row, as `leaves` does. Raises SlotError."""
     try:
         return leaves(sample, name)
     except (TypeError, ValueError) as error:
@@ -42,6 +58,8 @@ def row_leaves(row: int, sample: Any, name: str) -> dict[str, NDArray[Any]]:
 def _collect(part: Any, path: str, name: str, found: dict[str, NDArray[Any]]) -> None:
     if isinstance(part, Mapping):
         children = [(str(key), child) for key, child in part.items()]
+    elif isinstance(part, tuple) and hasattr(part, "_fields"):  # a namedtuple
+        children = list(zip(map(str, part._fields), part, strict=True))
     elif isinstance(part, tuple | list):
         children = [(str(place), child) for place, child in enumerate(part)]
     else:
@@ -55,7 +73,9 @@ def _collect(part: Any, path: str, name: str, found: dict[str, NDArray[Any]]) ->
 
 
 def _array(part: Any, path: str) -> NDArray[Any]:
+    if isinstance(part, np.ma.MaskedArray):
+        raise TypeError(f"part {path!r} is a masked array, and a batch has no masks; give part.filled(…)")
     array = np.asarray(part)
-    if array.dtype.kind not in "biufc":
-        raise TypeError(f"part {path!r} is {type(part).__name__} of {array.dtype}; a batch holds numbers only")
+    if array.dtype.char not in _ALWAYS_CARRIED and not is_carried(array.dtype):
+        raise TypeError(f"part {path!r} is {type(part).__name__} of {array.dtype}; {CARRIED}")
     return array
