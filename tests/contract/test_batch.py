@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
-from loader_service.contract.batch import Batch
+from loader_service.contract.batch import Batch, differences
 from loader_service.data import synthetic_lines
-from loader_service.errors import ReleasedError
+from loader_service.errors import ArgumentError, ReleasedError
 
 
 def make_batch(**changes: Any) -> Batch:
@@ -162,3 +167,91 @@ def test_a_batch_tells_how_many_samples_stand_in_it_and_so_do_its_copies(rows: i
     batch = make_batch(rows=rows)
     assert [one.rows for one in (batch, batch.copy(), pickle.loads(pickle.dumps(batch)))] == [rows] * 3
     assert batch.digest() == make_batch().digest(), "its bytes are its tensors'"
+
+
+X = np.arange(6, dtype=np.int32).reshape(2, 3)  # [6] -> [2, 3]
+PLACES = (
+    st.sampled_from(["<f4", "<i8", "|b1", "|u1", "<c8"])
+    .map(np.dtype)
+    .flatmap(lambda dtype: arrays.arrays(dtype, arrays.array_shapes(min_dims=0, min_side=0)))
+)
+
+
+def changed(tensor: NDArray[Any], place: int, bit: int) -> NDArray[Any]:
+    """A copy with one bit of one element turned."""
+    copy = tensor.copy().reshape(-1)  # [...] -> [elements]
+    copy.view(np.uint8)[place * tensor.dtype.itemsize] ^= 1 << bit
+    return copy.reshape(tensor.shape)  # [elements] -> [...]
+
+
+@given(PLACES, st.data())
+def test_a_turned_bit_is_found_where_it_is_and_a_copy_is_the_same(tensor: NDArray[Any], data: st.DataObject) -> None:
+    assert differences({"x": tensor}, {"x": tensor.copy()}) == []
+    if tensor.size:
+        place = data.draw(st.integers(0, tensor.size - 1))
+        [text] = differences({"x": tensor}, {"x": changed(tensor, place, data.draw(st.integers(0, 7)))})
+        where = [int(one) for one in np.unravel_index(place, tensor.shape)]
+        assert text.startswith(f"tensor 'x': 1 of {tensor.size} elements differ, the first at {where}: ")
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (X.astype(np.int64), "tensor 'x': int32[2, 3], then int64[2, 3]"),
+        (X.T, "tensor 'x': int32[2, 3], then int32[3, 2]"),
+        (X[:1], "tensor 'x': int32[2, 3], then int32[1, 3]"),
+        (X * (X % 3 != 1), "tensor 'x': 2 of 6 elements differ, the first at [0, 1]: 1, then 0"),
+    ],
+)
+def test_another_dtype_shape_or_value_is_told(other: NDArray[Any], text: str) -> None:
+    assert differences({"y": X, "x": X}, {"y": X, "x": other}) == [text]
+
+
+def test_a_tensor_that_one_build_lacks_is_told_and_so_is_another_order() -> None:
+    assert differences({"x": X, "y": X}, {"x": X}) == ["tensor 'y': int32[2, 3], then nothing"]
+    assert differences({}, {"x": X}) == ["tensor 'x': nothing, then int32[2, 3]"]
+    assert differences({"x": X, "y": X}, {"y": X, "x": X}) == ["the order of the tensors: ['x', 'y'], then ['y', 'x']"]
+
+
+def test_bytes_count_and_not_numbers() -> None:
+    nan = np.array([np.nan])
+    assert differences({"x": nan}, {"x": nan.copy()}) == []
+    assert differences({"x": np.array([0.0])}, {"x": np.array([-0.0])}) != []
+    assert differences({"x": X}, {"x": np.asfortranarray(X)}) == [], "how it lies in memory is not its content"
+
+
+def test_a_name_that_is_none_of_its_tensors_is_told_with_those_that_are() -> None:
+    names: list[Any] = ["z", 5, None, []]
+    for name in names:
+        with pytest.raises(KeyError, match="the tensors of this batch are 'x', 'y'"):
+            make_batch()[name]
+    assert make_batch().get("z") is None
+    assert "z" not in make_batch()
+
+
+def test_other_libraries_make_a_batch_of_new_arrays_from_its_type() -> None:
+    """As accelerate, Lightning and transformers move a mapping to a device."""
+    batch = make_batch()
+    moved = type(batch)({name: array + 1 for name, array in batch.items()})
+    assert isinstance(moved, Batch)
+    assert {name: array.tolist() for name, array in moved.items()} == {
+        name: (array + 1).tolist() for name, array in batch.items()
+    }
+    assert (moved.step, moved.epoch, moved.step_in_epoch) == (-1, -1, -1)
+    assert repr(type(batch)({"a": "no array"})) == "Batch(step=-1, epoch=-1, a str)"
+
+
+@pytest.mark.parametrize("tensors", [None, 5, "ab", [("a", 1)], dict], ids=str)
+def test_what_is_no_mapping_makes_no_batch(tensors: Any) -> None:
+    with pytest.raises(ArgumentError, match="tensors is"):
+        Batch(tensors)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])
+def test_a_copied_batch_has_the_same_bytes(copied: Any) -> None:
+    assert copied(make_batch()).digest() == make_batch().digest()
+
+
+def test_dtypes_that_numpy_writes_alike_have_digests_of_their_own() -> None:
+    zeros = [np.zeros(2, dtype) for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e3m4, np.int8)]
+    assert len({Batch({"x": array}).digest() for array in zeros}) == 3

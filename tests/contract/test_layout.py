@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -214,3 +216,73 @@ def test_one_changed_field_gives_a_usable_layout_or_an_error(planned: Planned, d
         return
     if layout.nbytes < 2**20:
         layout.views(np.zeros(layout.nbytes, np.uint8))
+
+
+CARRIED: list[Any] = [bool, np.int8, np.uint64, np.float16, np.float64, np.complex64, np.complex128, ">f4", ">u8"]
+CARRIED += [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu]
+
+
+@pytest.mark.parametrize("dtype", CARRIED, ids=lambda dtype: np.dtype(dtype).name)
+def test_a_dtype_that_is_carried_is_the_same_behind_the_wire(dtype: Any) -> None:
+    layout = Layout.plan([("a", dtype, [3])])
+    again = Layout.from_wire(layout.to_wire())
+    assert again == layout
+    assert again.tensors[0].dtype == np.dtype(dtype)
+    view = again.views(np.zeros(layout.nbytes, np.uint8))["a"]
+    view[...] = 1
+    assert view.astype(np.complex128).tolist() == [1, 1, 1]
+
+
+NOT_CARRIED: list[Any] = [None, np.longdouble, np.clongdouble, "foo", "i4,f4", dict, ml_dtypes.int4, 5]
+NOT_CARRIED += [ml_dtypes.float4_e2m1fn, np.dtype(("f4", (2,)))]
+
+
+@pytest.mark.parametrize("dtype", NOT_CARRIED, ids=str)
+def test_a_dtype_that_is_not_carried_is_refused_where_it_is_planned(dtype: Any) -> None:
+    with pytest.raises(ArgumentError, match="tensor 'a' has dtype"):
+        Layout.plan([("a", dtype, [3])])
+
+
+@pytest.mark.parametrize("text", ["<f16", "<c32", "<f1", "<i3", "float8", "int4", "longdouble", "|V2", "float8_e5m2 "])
+def test_a_dtype_that_is_not_carried_is_refused_behind_the_wire(text: str) -> None:
+    with pytest.raises(ProtocolError, match="tensor 'a' has dtype"):
+        Layout.from_wire([["a", text, [3], 0, EACH_ROW]])
+
+
+def test_a_reader_without_the_package_of_a_dtype_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(ProtocolError, match="dtype float8_e3m4, of the package ml_dtypes; install it"):
+        Layout.from_wire([["only here", "float8_e3m4", [3], 0, EACH_ROW]])
+
+
+PLANS: list[tuple[Any, str]] = [
+    (None, "tensors is None"),
+    ("abc", "tensors is 'abc'"),
+    ([("a", "f4")], r"a tensor is planned as \('a', 'f4'\)"),
+    (["a"], "a tensor is planned as 'a'"),
+    ([(5, "f4", [1])], "the name of a tensor is 5"),
+    ([("a", "f4", [2.7])], r"the shape of tensor 'a'\[0\] is 2\.7; it must be an integer"),
+    ([("a", "f4", [True])], r"the shape of tensor 'a'\[0\] is True"),
+    ([("a", "f4", [-1])], r"the shape of tensor 'a'\[0\] is -1"),
+    ([("a", "f4", 3)], "the shape of tensor 'a' is 3; it must be a sequence"),
+    ([("a", "f4", [2**48])], r"the tensors need 1125899906842624 bytes; a batch has at most 2\^48"),
+    ([("a", "f4", [1] * 33)], "tensor 'a' has 33 dimensions; a batch holds at most 32"),
+    ([("a", "f4", [1], 5)], "rows is 5"),
+]
+
+
+@pytest.mark.parametrize(("planned", "told"), PLANS, ids=[told for _, told in PLANS])
+def test_a_plan_that_is_none_is_refused(planned: Any, told: str) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        Layout.plan(planned)
+
+
+def test_numpy_integers_are_sizes() -> None:
+    sizes: Any = [np.uint8(200), np.int64(2), np.array(3)]
+    assert Layout.plan([("a", "i1", sizes)]).tensors[0].shape == (200, 2, 3)
+
+
+@pytest.mark.parametrize("buffer", [None, bytes(64), np.zeros(63, np.uint8), np.zeros(64), np.zeros((2, 64), np.uint8)])
+def test_a_buffer_that_cannot_hold_the_layout_is_refused(buffer: Any) -> None:
+    with pytest.raises(ArgumentError, match="buffer"):
+        Layout.plan([("a", "i1", [64])]).views(buffer)

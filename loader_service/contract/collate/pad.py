@@ -111,7 +111,7 @@ def _check_holds(dtype: np.dtype[Any], value: float, path: str) -> None:
     if not _holds(dtype, value):
         instead = {path: False if dtype.kind == "b" else 0}
         raise ArgumentError(
-            f"pad_value {shown(value)} cannot stand in part {path!r}, which is {dtype}; give each part one that can, as "
+            f"pad_value {shown(value)} cannot stand in part {path!r}, which is {dtype}; give each one that can, as "
             f"pad_value={instead} does"
         )
 

@@ -1,21 +1,15 @@
-"""Stacked and padded samples: names by path, dtypes as they are, no old byte, and errors that name the slot."""
+"""Stacked samples: names by path, dtypes as they are, no old byte, and errors that name the slot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from loader_service.contract.collate import (
-    BatchContext,
     Collator,
-    ImageBatchCollator,
     PadCollator,
     SlotError,
     StackCollator,
@@ -23,19 +17,10 @@ from loader_service.contract.collate import (
 from loader_service.contract.rng import SampleRng
 from loader_service.contract.samplers import SequentialSampler
 from loader_service.contract.stream import Stream
-from loader_service.errors import ArgumentError, BuildError
+from loader_service.errors import BuildError
+from tests.contract.collating import Samples, build, collate
 
-Tensors = dict[str, NDArray[Any]]
 DTYPES = ["?", "<i1", "<u2", "<i4", "<i8", "<u8", "<f2", "<f4", "<f8", ">f4", "<c8"]
-
-
-def collate(collator: Collator[Any], samples: Sequence[Any], fill: int = 0xFF) -> Tensors:
-    """The batch in memory that holds `fill` in every byte before."""
-    context = BatchContext(seed=1, epoch=2, step_in_epoch=3, indices=np.arange(50, 50 + len(samples)))
-    layout = collator.plan(samples, context)
-    tensors = layout.views(np.full(layout.nbytes, fill, np.uint8))
-    collator.write(samples, context, tensors)
-    return tensors
 
 
 def test_nested_samples_are_stacked_by_path() -> None:
@@ -87,37 +72,6 @@ def test_strided_and_read_only_arrays_are_taken_as_they_are() -> None:
     assert np.array_equal(collate(StackCollator(), [sample.T, sample.T])["data"][1], sample.T)
 
 
-@given(
-    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=6),
-    multiple=st.integers(1, 5),
-    pad_value=st.sampled_from([0, -100, 7]),
-    tail=st.sampled_from([(), (2,), (0,), (1, 3)]),
-)
-@settings(deadline=None, max_examples=60)
-def test_sequences_are_padded_to_a_multiple_of_the_longest(
-    lengths: list[int], multiple: int, pad_value: int, tail: tuple[int, ...]
-) -> None:
-    samples = [np.full((length, *tail), i + 1, np.int32) for i, length in enumerate(lengths)]
-    batch = collate(PadCollator(multiple, pad_value), samples)
-    padded = batch["tokens"].shape[1]
-    assert padded % multiple == 0
-    assert max(lengths) <= padded < max(lengths) + multiple
-    assert batch["tokens"].shape == (len(lengths), padded, *tail)
-    assert batch["tokens_lengths"].tolist() == lengths
-    assert batch["tokens_lengths"].dtype == np.int32
-    for i, length in enumerate(lengths):
-        assert (batch["tokens"][i, :length] == i + 1).all()
-        assert (batch["tokens"][i, length:] == pad_value).all()
-
-
-def test_each_part_is_padded_to_its_own_longest() -> None:
-    samples = [{"a": np.ones(i), "b": (np.ones((5 - i, 2), np.float32), i)} for i in range(4)]
-    batch = collate(PadCollator(2), samples)
-    assert list(batch) == ["a", "a_lengths", "b.0", "b.0_lengths", "b.1", "indices"]
-    assert (batch["a"].shape, batch["b.0"].shape, batch["b.1"].shape) == ((4, 4), (4, 6, 2), (4,))
-    assert (batch["a_lengths"].tolist(), batch["b.0_lengths"].tolist()) == ([0, 1, 2, 3], [5, 4, 3, 2])
-
-
 def test_no_byte_of_an_earlier_batch_shows_through() -> None:
     samples = [(np.arange(i % 3, dtype=np.uint8), {"x": np.float64(i)}) for i in range(5)]
     fixed = [(np.arange(3, dtype=np.uint8), {"x": np.float64(i)}) for i in range(5)]
@@ -127,27 +81,9 @@ def test_no_byte_of_an_earlier_batch_shows_through() -> None:
         assert {name: a.tobytes() for name, a in ones.items()} == {name: a.tobytes() for name, a in zeros.items()}
 
 
-def test_an_infinite_pad_value_is_one_of_floats() -> None:
-    padded = collate(PadCollator(pad_value=-math.inf), [np.ones(1, np.float32), np.ones(2, np.float32)])
-    assert padded["tokens"].tolist() == [[1, -math.inf], [1, 1]]
-
-
-class Samples(list[Any]):
-    """A dataset; as a subclass it has no fingerprint, which no test here needs."""
-
-
-def build(collator: Collator[Any], *samples: Any) -> Tensors:
-    count = len(samples)
-    return dict(Stream(Samples(samples), SequentialSampler(count, count), collator, seed=0).build(0))
-
-
-@pytest.mark.parametrize("pad_value", [-1, 0.5, 256, math.nan, math.inf])
-def test_a_pad_value_that_a_part_cannot_hold_is_refused(pad_value: float) -> None:
-    with pytest.raises(BuildError, match=rf"pad_value {pad_value} cannot stand in part 'tokens', which is uint8"):
-        build(PadCollator(pad_value=pad_value), np.zeros(3, np.uint8))
-
-
 X = np.zeros(3, np.float32)
+
+
 MISFITS: list[tuple[Any, Any, str]] = [
     (
         X,
@@ -173,17 +109,6 @@ def test_a_sample_that_does_not_stack_is_named_by_its_slot(first: Any, other: An
         build(StackCollator(), first, first, other, first)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [X.astype(float), np.zeros((3, 1), np.float32), np.float32(1), {"x": X}, (X, X), "text", {"indices": X}, [None]],
-    ids=lambda value: str(value)[:20],
-)
-def test_a_sequence_that_differs_in_more_than_its_length_is_named_by_its_slot(other: Any) -> None:
-    with pytest.raises(BuildError, match=r"at slot 1 \(dataset index 1\): \w+: "):
-        build(PadCollator(), X, other)
-    assert build(PadCollator(), X, X[:1])["tokens_lengths"].tolist() == [3, 1]
-
-
 @pytest.mark.parametrize("collator", [StackCollator(), PadCollator(), StackCollator("indices")], ids=str)
 @pytest.mark.parametrize("sample", ["text", {"indices": 1}, {"a": b"x"}, None], ids=str)
 def test_a_first_sample_that_is_no_tree_of_numbers_is_named_too(collator: Collator[Any], sample: Any) -> None:
@@ -194,24 +119,6 @@ def test_a_first_sample_that_is_no_tree_of_numbers_is_named_too(collator: Collat
 def test_a_lone_sample_cannot_be_called_as_the_batchs_own_tensor() -> None:
     with pytest.raises(SlotError, match="a part named 'indices'"):
         collate(StackCollator("indices"), [1])
-
-
-def test_a_part_named_as_anothers_lengths_is_refused() -> None:
-    with pytest.raises(BuildError, match=r"names a tensor twice.*'x_lengths'"):
-        build(PadCollator(), {"x": np.zeros(2), "x_lengths": 1})
-
-
-@pytest.mark.parametrize("multiple", [0, -1, 2.5, "2", None])
-def test_a_multiple_that_is_no_positive_integer_is_refused(multiple: Any) -> None:
-    with pytest.raises(ArgumentError, match=r"multiple is .*it must (be an integer|lie in)"):
-        PadCollator(multiple)
-    with pytest.raises(ArgumentError, match=r"width_multiple is .*it must (be an integer|lie in)"):
-        ImageBatchCollator(multiple)
-
-
-def test_a_numpy_integer_is_a_multiple() -> None:
-    multiple: Any = np.uint8(200)
-    assert collate(PadCollator(multiple), [np.zeros(3)] * 2)["tokens"].shape == (2, 200)
 
 
 def test_a_transform_that_returns_no_sample_is_an_error_that_names_it() -> None:
