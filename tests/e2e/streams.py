@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from loader_service import ImageBatchCollator, ImageSample, ShuffledSampler, StackCollator, Stream
+from loader_service import ImageBatchCollator, ImageSample, PadCollator, ShuffledSampler, StackCollator, Stream
+from loader_service.contract.rng import SampleRng
 from loader_service.contract.samplers import SequentialSampler
-from loader_service.data import synthetic_lines
+from loader_service.data import SyntheticLines, synthetic_lines
 
 __all__ = [
+    "bad_transform",
     "corrupt",
     "dying",
     "ending",
@@ -26,6 +28,8 @@ __all__ = [
     "impure",
     "leaving",
     "odd_ones",
+    "padded",
+    "short_last",
     "shuffled_slow",
     "slow",
     "small",
@@ -243,3 +247,32 @@ class OddOnes:
 
 def odd_ones(kind: str) -> Stream:
     return Stream(OddOnes(kind), SequentialSampler(64, 4), StackCollator(), seed=0)
+
+
+def short_last() -> Stream:
+    """50 samples in batches of 4, the last of two: 13 steps an epoch."""
+    return Stream(SyntheticLines(50), ShuffledSampler(50, 4, 2, drop_last=False), ImageBatchCollator(4), seed=2)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """40 samples of tokens, sample i of length i % 7."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int, /) -> dict[str, Any]:
+        return {"ids": np.arange(index % 7, dtype=np.int32), "index": np.int64(index)}
+
+
+def padded() -> Stream:
+    return Stream(Sequences(), ShuffledSampler(40, 4, 1), PadCollator(), seed=1)
+
+
+def _divide(made: ImageSample, rng: SampleRng) -> ImageSample:
+    return ImageSample(made.image * np.float32(1 // (made.label - 2)), made.target, made.label)
+
+
+def bad_transform() -> Stream:
+    """A transform that fails for sample 2."""
+    return Stream(Counted(), SequentialSampler(64, 4), ImageBatchCollator(), transform=_divide, seed=0)
