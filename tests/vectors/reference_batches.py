@@ -40,9 +40,13 @@ def stack(samples: Sequence[Any], indices: Sequence[int], name: str = "data") ->
 
 
 def pad(
-    samples: Sequence[Any], indices: Sequence[int], multiple: int, pad_value: float, name: str = "tokens"
+    samples: Sequence[Any],
+    indices: Sequence[int],
+    multiple: int,
+    pad_value: float | dict[str, float],
+    name: str = "tokens",
 ) -> dict[str, Tensor]:
-    """R49."""
+    """R49 and R50; a mapping gives the pad value of each leaf that it names."""
     rows = [dict(leaves(sample, name)) for sample in samples]
     found: dict[str, Tensor] = {}
     for path, (kind, shape, _) in rows[0].items():
@@ -52,9 +56,10 @@ def pad(
         lengths = [row[path][1][0] for row in rows]
         longest = -(-max(lengths) // multiple) * multiple
         size = longest * prod(shape[1:])
+        filling = pad_value.get(path, 0) if isinstance(pad_value, dict) else pad_value
         values: list[Any] = []
         for row in rows:
-            values += row[path][2] + [pad_value] * (size - len(row[path][2]))
+            values += row[path][2] + [filling] * (size - len(row[path][2]))
         found[path] = (kind, [len(rows), longest, *shape[1:]], values)
         found[f"{path}_lengths"] = ("int32", [len(rows)], lengths)
     return _with_indices(found, indices)
