@@ -8,7 +8,6 @@ view (`apply`). They fail at construction only, with ArgumentError.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, cast
@@ -18,6 +17,16 @@ from numpy.typing import NDArray
 
 from loader_service.contract.buffers import scratch
 from loader_service.contract.checks import checked_float32, set_fields
+from loader_service.contract.fused.edits import (
+    BLUR,
+    BYTE_SUM_DEVIATION,
+    BYTE_SUM_MEAN,
+    ERASE,
+    GAIN_OFFSET,
+    NOISE,
+    SHEAR,
+)
+from loader_service.contract.fused.user_edits import CompiledEdit
 from loader_service.contract.rng import RngArray, SampleRng, counter_block
 from loader_service.errors import ArgumentError
 
@@ -26,11 +35,10 @@ __all__ = ["Augmentation", "Blur", "Compose", "Erase", "GainOffset", "Noise", "S
 Image = NDArray[np.float32]
 Drawn = tuple[Any, ...]
 """The numbers of one image (numpy scalars), or arrays with those of many."""
+Program = tuple[float, float, float, float]
 
 _EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
 _ADD_LANES = np.uint64(0x0001000100010001)
-_BYTE_SUM_MEAN = np.float32(8 * 127.5)
-_BYTE_SUM_DEVIATION = math.sqrt(8 * (2**16 - 1) / 12)  # correctly rounded everywhere
 
 
 class Augmentation(ABC):
@@ -54,6 +62,16 @@ class Augmentation(ABC):
     @abstractmethod
     def apply(self, image: Image, /, *drawn: Any) -> None:
         """Edit `image`, float32 [C, H, W], any strides, in place."""
+
+    def apply_from(self, source: Image, image: Image, /, *drawn: Any) -> None:
+        """Write the edited `source` into `image`, of the same shape, any content: a copy, then `apply`."""
+        image[...] = source
+        self.apply(image, *drawn)
+
+    @property
+    def program(self) -> Program | None:
+        """What the compiled form of the augmentation runs, see `fused.edits`; None where it has none."""
+        return None
 
     def __call__(self, image: Image, rng: SampleRng) -> None:
         """Edit `image`, float32 [C, H, W], in place."""
@@ -87,6 +105,15 @@ class GainOffset(Augmentation):
         image *= gain
         image += offset
 
+    def apply_from(self, source: Image, image: Image, /, *drawn: Any) -> None:
+        gain, offset = drawn
+        np.multiply(source, gain, out=image)  # one pass over memory less
+        np.add(image, offset, out=image)
+
+    @property
+    def program(self) -> Program:
+        return (GAIN_OFFSET, self.gain_low, self.gain_span, self.offset_deviation)
+
 
 @dataclass(frozen=True, slots=True)
 class Noise(Augmentation):
@@ -107,9 +134,13 @@ class Noise(Augmentation):
         bits = counter_block(int(drawn[0]), scratch("noise bits", (image.size,), np.uint64), room)
         noise = scratch("noise", image.shape)
         noise[...] = _byte_sums(bits, room).reshape(image.shape)  # [C·H·W] -> [C, H, W]
-        noise -= _BYTE_SUM_MEAN
-        noise *= np.float32(self.deviation / _BYTE_SUM_DEVIATION)
+        noise -= BYTE_SUM_MEAN
+        noise *= np.float32(self.deviation / BYTE_SUM_DEVIATION)
         image += noise
+
+    @property
+    def program(self) -> Program:
+        return (NOISE, self.deviation, 0.0, 0.0)
 
 
 def _byte_sums(bits: NDArray[np.uint64], half: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -155,6 +186,10 @@ class Blur(Augmentation):
         image *= np.float32(1.0) - drawn[0]
         image += left
 
+    @property
+    def program(self) -> Program:
+        return (BLUR, self.strength, 0.0, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Shear(Augmentation):
@@ -186,6 +221,10 @@ class Shear(Augmentation):
             image[:, y] = np.float32(self.fill)
             image[:, y, to_left : to_left + kept] = row[:, from_left : from_left + kept]
 
+    @property
+    def program(self) -> Program:
+        return (SHEAR, self.largest, self.fill, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Erase(Augmentation):
@@ -214,6 +253,10 @@ class Erase(Augmentation):
         y, x = int(top * np.float32(height - rows)), int(left * np.float32(width - columns))
         image[:, y : y + rows, x : x + columns] = np.float32(self.fill)
 
+    @property
+    def program(self) -> Program:
+        return (ERASE, self.largest, self.fill, 0.0)
+
 
 class Compose:
     """Several augmentations, one after the other, on the numbers of one generator. Raises ArgumentError.
@@ -222,29 +265,45 @@ class Compose:
     Compose(GainOffset(gain_low=0.75, gain_span=0.5, offset_deviation=0.125), Noise(deviation=0.05))
     """
 
-    draws: int
-
-    def __init__(self, *augmentations: Augmentation | Compose) -> None:
+    def __init__(self, *augmentations: Augmentation | Compose | CompiledEdit) -> None:
         for one in augmentations:
-            if not all(hasattr(one, name) for name in ("draws", "draw", "apply")):
+            if not isinstance(one, CompiledEdit) and not all(hasattr(one, name) for name in ("draws", "draw", "apply")):
                 raise ArgumentError(f"{one!r} cannot be composed; it needs draws, draw and apply, as GainOffset has")
         self.augmentations = augmentations
-        self.draws = sum(one.draws for one in augmentations)
 
     def __repr__(self) -> str:
         return f"Compose({', '.join(map(repr, self.augmentations))})"
 
+    @property
+    def draws(self) -> int | None:
+        """The length of `draw`'s answer; None where one of them draws while it edits."""
+        draws = [getattr(one, "draws", None) for one in self.augmentations]
+        return None if None in draws else sum(filter(None, draws))
+
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
         """What each draws, flat and in order."""
-        return tuple(number for augmentation in self.augmentations for number in augmentation.draw(rng))
+        return tuple(number for augmentation in self.augmentations for number in _drawing(augmentation).draw(rng))
 
     def apply(self, image: Image, /, *drawn: Any) -> None:
         """Edit `image`, float32 [C, H, W], any strides, in place."""
         first = 0
-        for augmentation in self.augmentations:
-            augmentation.apply(image, *drawn[first : first + augmentation.draws])
-            first += augmentation.draws
+        for augmentation in map(_drawing, self.augmentations):
+            draws = augmentation.draws or 0
+            augmentation.apply(image, *drawn[first : first + draws])
+            first += draws
+
+    def apply_from(self, source: Image, image: Image, /, *drawn: Any) -> None:
+        """Write the edited `source` into `image`, of the same shape, any content: a copy, then `apply`."""
+        image[...] = source
+        self.apply(image, *drawn)
 
     def __call__(self, image: Image, rng: SampleRng) -> None:
         """Edit `image`, float32 [C, H, W], in place."""
-        self.apply(image, *self.draw(rng))
+        for augmentation in self.augmentations:  # each draws before it edits: the same as all draws, then all edits
+            augmentation(image, rng)
+
+
+def _drawing(augmentation: Any) -> Augmentation:
+    if isinstance(augmentation, CompiledEdit):
+        raise ArgumentError(f"{augmentation!r} draws while it edits; call the composition instead of draw and apply")
+    return cast(Augmentation, augmentation)

@@ -42,28 +42,28 @@ def _permute_int(position: int, n: int, key: int) -> int:
 
 def _permute_array(positions: NDArray[np.uint64], n: int, key: int) -> NDArray[np.uint64]:
     """In blocks that stay in the processor's cache: three times as fast on millions of positions."""
-    out = np.empty_like(positions)
-    for first in range(0, len(positions), _BLOCK):
-        out[first : first + _BLOCK] = _permute_block(positions[first : first + _BLOCK], n, key)
+    out = positions.copy()
+    for first in range(0, len(out), _BLOCK):
+        _permute_block(out[first : first + _BLOCK], n, key)
     return out
 
 
-def _permute_block(positions: NDArray[np.uint64], n: int, key: int) -> NDArray[np.uint64]:
+def _permute_block(values: NDArray[np.uint64], n: int, key: int) -> None:
+    """Permute up to _BLOCK `values` in place; what this takes is scratch memory of the thread."""
     half = ((n - 1).bit_length() + 1) // 2
     shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
     keys = [np.uint64(round_key) for round_key in _round_keys(key)]
-    out = positions.copy()
-    walking = np.arange(out.size)  # [M] where the value has not come below n yet
-    x = out
-    while walking.size:
-        left, right = x >> shift, x & mask
-        for round_key in keys:
-            left, right = right, left ^ (mix(right ^ round_key) & mask)
-        x = (left << shift) | right
-        out[walking] = x
-        outside = x >= np.uint64(n)
-        walking, x = walking[outside], x[outside]
-    return out
+    x = _room("x", values.size)
+    x[:] = values
+    walking = _room("walking", values.size)  # [M]: where the value has not come below n yet
+    walking[:] = _places(values.size)
+    while x.size:
+        _encrypt(x, shift, mask, keys)
+        values[walking] = x
+        outside = np.greater_equal(x, np.uint64(n), out=scratch("permutation outside", x.shape, np.bool_))
+        left = int(np.count_nonzero(outside))
+        x = np.compress(outside, x, out=_room(f"x {left % 2}", left) if left != x.size else x)
+        walking = np.compress(outside, walking, out=_room(f"walking {left % 2}", left) if left != walking.size else walking)
 
 
 @overload

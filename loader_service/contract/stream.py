@@ -147,8 +147,51 @@ class Stream:
             first = int(self._indices(context.epoch, context.step_in_epoch)[0])
             example = self._sample(step, context, 0, first)  # its shape stands for the rows that are not here
             return [], replace(context, example=example)
+        if self._batch_reader is not None:
+            return self._read_at_once(step, context), context
+        return self._read_one_by_one(step, context), context
+
+    @cached_property
+    def _batch_reader(self) -> str | None:
+        """The method that reads many samples; none where a subclass reads one sample otherwise and inherits it."""
+        for kind in type(self.dataset).__mro__:
+            for name in ("read_rows", "__getitems__", "__getitem__"):
+                if name in vars(kind):
+                    return None if name == "__getitem__" else name
+        return None
+
+    def _read_one_by_one(self, step: int, context: BatchContext) -> list[Any]:
         slots = enumerate(context.indices.tolist(), context.first_slot)
-        return [self._sample(step, context, slot, index) for slot, index in slots], context
+        return [self._sample(step, context, slot, index) for slot, index in slots]
+
+    def _read_at_once(self, step: int, context: BatchContext) -> Sequence[Any]:
+        """All samples by one call of the dataset; where it fails, each alone, so that the error names a slot."""
+        try:
+            samples = self._rows(context.indices)
+        except self.caught as error:
+            self._read_one_by_one(step, context)
+            raise _build_error(step, error) from error
+        if self.transform is None:
+            return samples
+        return [
+            self._transformed(step, context, slot, index, sample)
+            for slot, (index, sample) in enumerate(
+                zip(context.indices.tolist(), samples, strict=True), context.first_slot
+            )
+        ]
+
+    def _rows(self, indices: NDArray[np.int64]) -> Sequence[Any]:
+        """What the dataset gives for `indices`. Raises TypeError, ValueError, and whatever the dataset raises."""
+        dataset: Any = self.dataset
+        at_once = dataset.read_rows if self._batch_reader == "read_rows" else dataset.__getitems__
+        samples = at_once(indices if self._batch_reader == "read_rows" else indices.tolist())
+        if not isinstance(samples, Sequence):
+            raise TypeError(f"the dataset gave a {type(samples).__name__} for many indices; it must give a sequence")
+        if len(samples) != len(indices):
+            raise ValueError(
+                f"the dataset gave {len(samples)} samples for {len(indices)} indices; it must give as many"
+            )
+        return samples
 
     def _context(self, step: int, shard: Shard) -> BatchContext:
         epoch, step_in_epoch = self.position(step)
@@ -182,8 +225,13 @@ class Stream:
     def _sample(self, step: int, context: BatchContext, slot: int, index: int) -> Any:
         try:
             sample = self.dataset[index]
-            if self.transform is None:
-                return sample
+        except self.caught as error:
+            raise _build_error(step, error, slot, index) from error
+        return sample if self.transform is None else self._transformed(step, context, slot, index, sample)
+
+    def _transformed(self, step: int, context: BatchContext, slot: int, index: int, sample: Any) -> Any:
+        assert self.transform is not None  # asked by the callers
+        try:
             key = derive(self.seed, context.epoch, context.step_in_epoch, slot, STREAM_TRANSFORM)
             transformed = self.transform(sample, SampleRng(key))
             if transformed is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from loader_service.contract.augment import GainOffset
 from loader_service.contract.checks import checked_bool, checked_index, checked_indices, checked_int, set_fields
 from loader_service.contract.collate import ImageBatchCollator
+from loader_service.contract.ragged import RaggedImages
 from loader_service.contract.rng import RngArray, SampleRng, counter_block, derive, derive_slots
 from loader_service.contract.sample import ImageSample
 from loader_service.contract.samplers import ShuffledSampler
@@ -31,6 +33,7 @@ _STREAM_SAMPLE, _STREAM_PIXELS, _STREAM_TARGETS = 2, 3, 4
 _PLANE_PIXELS = 2**22
 """16 MiB of pixels: more than the caches near a core hold, as with a real dataset."""
 _PLANE_TARGETS = 2**16
+_MOST_IN_TABLE = 2**16
 _COLUMNS_PER_TARGET = 16
 _CLASSES, _LABELS = 95, 10
 _MAX_COUNT, _MAX_HEIGHT, _MAX_WIDTH = 2**31, 4096, 2**20
@@ -90,6 +93,22 @@ class SyntheticLines:
     def __iter__(self) -> Iterator[ImageSample]:
         return (self[index] for index in range(self.count))
 
+    def read_rows(self, indices: NDArray[np.int64]) -> RaggedImages:
+        """Read many samples at once, as views of the planes.
+
+        Args:
+            indices: Integers [N] in [0, count).
+
+        Raises:
+            ArgumentError: If an index lies outside.
+        """
+        places = checked_indices("indices", indices, self.count)
+        if self.count <= _MOST_IN_TABLE:
+            found = [np.take(column, places) for column in _table(self)]
+        else:
+            found = list(_rows(self, places))
+        return RaggedImages(_pixels(self.seed), *found[:2], 1, self.height, _targets(self.seed), *found[2:])
+
     def widths(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Tell the widths of samples without making their images.
 
@@ -118,6 +137,22 @@ def _sample(lines: SyntheticLines, index: int) -> ImageSample:
     first = rng.next_int(_PLANE_TARGETS - length + 1)
     target = _targets(lines.seed)[first : first + length]
     return ImageSample(image, target, rng.next_int(_LABELS))
+
+
+def _rows(lines: SyntheticLines, indices: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
+    """Starts, widths, target starts and target lengths, int64 [N], and labels, int32 [N], of samples."""
+    rng = RngArray(derive_slots(lines.seed, 0, 0, indices.astype(np.uint64), _STREAM_SAMPLE))
+    widths = lines.min_width + rng.next_int(lines.max_width - lines.min_width + 1).astype(np.int64)
+    lengths = widths // _COLUMNS_PER_TARGET
+    starts = rng.next_int(_PLANE_PIXELS - lines.height * widths + 1).astype(np.int64)
+    target_starts = rng.next_int(_PLANE_TARGETS - lengths + 1).astype(np.int64)
+    return starts, widths, target_starts, lengths, rng.next_int(_LABELS).astype(np.int32)
+
+
+@lru_cache(maxsize=2)
+def _table(lines: SyntheticLines) -> tuple[NDArray[Any], ...]:
+    """`_rows` of all samples, 36 bytes each: kept for datasets of up to _MOST_IN_TABLE."""
+    return _rows(lines, np.arange(lines.count))
 
 
 def _noise(seed: int, stream: int, size: int) -> NDArray[np.uint64]:

@@ -8,18 +8,24 @@ numbers of `derive(seed, epoch, step_in_epoch, j, 1)`, and it cannot change the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.augment import Augmentation, Compose
 from loader_service.contract.buffers import scratch
 from loader_service.contract.checks import MAX_N, checked_float32, checked_int, set_fields
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
+from loader_service.contract.collate.compiled_lines import one_block, segments, write_lines
+from loader_service.contract.fused import compiles
+from loader_service.contract.fused.lines import write_targets
 from loader_service.contract.layout import Layout, align, ragged
+from loader_service.contract.ragged import RaggedImages
 from loader_service.contract.rng import STREAM_AUGMENTATION, RngArray, SampleRng, derive_slots
 from loader_service.contract.sample import ImageSample
 
@@ -29,8 +35,12 @@ ImageEdit = Callable[[NDArray[np.float32], SampleRng], Any]
 """Edits a contiguous float32 [C, H, W] array in place. One that also has `draw(rng)` and `apply(image, *drawn)`, as
 those of `contract.augment`, is drawn for a whole batch at once: the same bits, faster."""
 
-_Edit = Callable[[int, NDArray[np.float32]], Any]
-"""`edit(row, image)`: in place; what it returns is only looked at."""
+_Image = NDArray[np.float32]
+_Edit = Callable[[_Image, _Image, tuple[Any, ...]], _Image]
+"""`edit(source, room, numbers)`: the edited image, in `room`, [C, H, W] contiguous; or `source` itself."""
+
+_BLOCK_ROWS = 256
+"""Rows whose numbers are drawn together: none of the arrays that this takes is of 4 KiB."""
 
 _INT32 = np.iinfo(np.int32)
 
@@ -54,71 +64,129 @@ class ImageBatchCollator:
 
     def plan(self, samples: Sequence[ImageSample], context: BatchContext) -> Layout:
         """The layout of `samples`. Raises SlotError where a sample does not fit the others."""
-        first = samples[0] if samples else context.example
-        for row, sample in enumerate(samples):
-            _check_sample(row, sample, first)
-        channels, height, _ = first.image.shape
-        width = max((sample.image.shape[2] for sample in samples), default=0)
+        if isinstance(samples, RaggedImages):
+            channels, height = samples.channels, samples.height
+            width, targets = (int(samples.widths.max()), int(samples.target_lengths.sum())) if len(samples) else (0, 0)
+        else:
+            channels, height = _agreed(samples, context)
+            width = max((sample.image.shape[2] for sample in samples), default=0)
+            targets = sum(len(sample.target) for sample in samples)
         width = align(max(width, context.least_width), self.width_multiple)
-        count = len(samples)
-        return Layout.plan(
-            [
-                ("images", np.float32, (count, channels, height, width)),
-                ("widths", np.int32, (count,)),
-                ("targets", np.int32, (sum(len(sample.target) for sample in samples),), ragged("target_lengths")),
-                ("target_lengths", np.int32, (count,)),
-                ("labels", np.int32, (count,)),
-                ("indices", np.int32, (count,)),
-            ]
-        )
+        return _layout(len(samples), channels, height, width, targets)
 
     def write(self, samples: Sequence[ImageSample], context: BatchContext, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Fill `tensors` (views of the planned layout, any old content). Raises SlotError."""
-        tensors["widths"][:] = [sample.image.shape[2] for sample in samples]
-        tensors["target_lengths"][:] = [len(sample.target) for sample in samples]
-        if samples:
-            np.concatenate([sample.target for sample in samples], out=tensors["targets"], casting="same_kind")
-        tensors["labels"][:] = _as_int32("label", [sample.label for sample in samples])
         tensors["indices"][:] = _as_int32("dataset index", context.indices)
-        if samples:
+        if not len(samples):
+            return
+        edits = segments(self.augmentation) if compiles() else None
+        if isinstance(samples, RaggedImages):
+            _write_ragged(samples, tensors)
+        else:
+            _write_listed(samples, tensors)
+        if edits is None:
             self._write_images(samples, context, tensors["images"])
+        else:
+            block = samples if isinstance(samples, RaggedImages) else one_block(samples)
+            write_lines(block.values, block.starts, block.widths, context, tensors["images"], edits, self.pad_value)
 
     def _write_images(self, samples: Sequence[ImageSample], context: BatchContext, images: NDArray[np.float32]) -> None:
-        edit = None if self.augmentation is None else _editor(self.augmentation, _keys(context))
-        pad_value = np.float32(self.pad_value)
+        """In numpy, image by image: on contiguous scratch, which stays in a core's cache, then into the batch."""
+        edit, pad_value = _editor(self.augmentation), np.float32(self.pad_value)
         room = scratch("augmentation", (images[0].size,))
-        for row, (sample, target) in enumerate(zip(samples, images, strict=True)):
-            width = sample.image.shape[2]
-            image = target[:, :, :width]  # [C, H, W_i], a view of the batch
-            target[:, :, width:] = pad_value
-            if edit is None:
-                image[...] = sample.image
-                continue
-            # Contiguous: on a view of the batch numpy takes twice the time, and buffers that it allocates each time.
-            contiguous = room[: image.size].reshape(image.shape)  # -> [C, H, W_i]
-            contiguous[...] = sample.image
-            try:
-                _check_result(self.augmentation, edit(row, contiguous), contiguous)
-            except Exception as error:
-                raise SlotError(row, error) from error
-            image[...] = contiguous
+        for first in range(0, len(samples), _BLOCK_ROWS):
+            targets = images[first : first + _BLOCK_ROWS]
+            sources = _sources(samples, first, len(targets))
+            numbers = _numbers(self.augmentation, context, first, len(targets))
+            for row, (source, target, drawn) in enumerate(zip(sources, targets, numbers, strict=True), first):
+                target.fill(pad_value)  # all of it: less time than the columns at the right alone
+                try:
+                    edited = edit(source, room[: source.size].reshape(source.shape), drawn)  # room -> [C, H, W_i]
+                except Exception as error:
+                    raise SlotError(row, error) from error
+                target[:, :, : source.shape[2]] = edited
 
 
-def _keys(context: BatchContext) -> NDArray[np.uint64]:
-    return derive_slots(context.seed, context.epoch, context.step_in_epoch, context.slots, STREAM_AUGMENTATION)
+def _sources(samples: Sequence[ImageSample], first: int, count: int) -> Iterable[NDArray[np.float32]]:
+    """The images [C, H, W_i] of rows [first, first + count)."""
+    if not isinstance(samples, RaggedImages):
+        return (sample.image for sample in samples[first : first + count])
+    channels, height, values = samples.channels, samples.height, samples.values
+    starts, widths = samples.starts[first : first + count].tolist(), samples.widths[first : first + count].tolist()
+    return (
+        values[start : start + channels * height * width].reshape(channels, height, width)
+        for start, width in zip(starts, widths, strict=True)
+    )
 
 
-def _editor(augmentation: Any, keys: NDArray[np.uint64]) -> _Edit:
-    """What edits the image of a row: drawn for all rows at once where the augmentation can."""
-    if hasattr(augmentation, "draw") and hasattr(augmentation, "apply"):
-        drawn = augmentation.draw(RngArray(keys))
+def _layout(count: int, channels: int, height: int, width: int, targets: int) -> Layout:
+    return Layout.plan(
+        [
+            ("images", np.float32, (count, channels, height, width)),
+            ("widths", np.int32, (count,)),
+            ("targets", np.int32, (targets,), ragged("target_lengths")),
+            ("target_lengths", np.int32, (count,)),
+            ("labels", np.int32, (count,)),
+            ("indices", np.int32, (count,)),
+        ]
+    )
 
-        def edit(row: int, image: NDArray[np.float32]) -> Any:
-            return augmentation.apply(image, *(values[row] for values in drawn))
-    else:
 
-        def edit(row: int, image: NDArray[np.float32]) -> Any:
-            return augmentation(image, SampleRng(int(keys[row])))
+def _write_ragged(samples: RaggedImages, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """All tensors but the images and indices, of samples in one block."""
+    tensors["widths"][:] = samples.widths
+    tensors["target_lengths"][:] = samples.target_lengths
+    tensors["labels"][:] = samples.labels
+    if compiles():
+        write_targets(samples.targets, samples.target_starts, samples.target_lengths, tensors["targets"])
+        return
+    targets, at = tensors["targets"], 0
+    for start, length in zip(samples.target_starts.tolist(), samples.target_lengths.tolist(), strict=True):
+        targets[at : at + length] = samples.targets[start : start + length]
+        at += length
+
+
+def _write_listed(samples: Sequence[ImageSample], tensors: Mapping[str, NDArray[Any]]) -> None:
+    """The same of a list of samples. Raises SlotError."""
+    tensors["widths"][:] = [sample.image.shape[2] for sample in samples]
+    tensors["target_lengths"][:] = [len(sample.target) for sample in samples]
+    np.concatenate([sample.target for sample in samples], out=tensors["targets"], casting="same_kind")
+    tensors["labels"][:] = _as_int32("label", [sample.label for sample in samples])
+
+
+def _numbers(augmentation: Any, context: BatchContext, first: int, count: int) -> Iterable[tuple[Any, ...]]:
+    """For each of rows [first, first + count) what its edit takes: numbers drawn for all at once, or the key alone."""
+    if augmentation is None:
+        return repeat((), count)
+    slots = np.arange(context.first_slot + first, context.first_slot + first + count, dtype=np.uint64)
+    keys = derive_slots(context.seed, context.epoch, context.step_in_epoch, slots, STREAM_AUGMENTATION)
+    if not _draws(augmentation):
+        return zip(keys, strict=True)
+    return zip(*augmentation.draw(RngArray(keys)), strict=True) if augmentation.draws else repeat((), count)
+
+
+def _draws(augmentation: Any) -> bool:
+    return getattr(augmentation, "draws", None) is not None and hasattr(augmentation, "apply")
+
+
+def _editor(augmentation: Any) -> _Edit:
+    if augmentation is None:
+        return lambda source, room, drawn: source
+    if isinstance(augmentation, Augmentation | Compose) and _draws(augmentation):
+        apply_from = augmentation.apply_from
+
+        def edit_shipped(source: _Image, room: _Image, drawn: tuple[Any, ...]) -> _Image:
+            apply_from(source, room, *drawn)
+            return room
+
+        return edit_shipped
+
+    def edit(source: _Image, room: _Image, drawn: tuple[Any, ...]) -> _Image:
+        room[...] = source
+        draws = _draws(augmentation)
+        result = augmentation.apply(room, *drawn) if draws else augmentation(room, SampleRng(int(drawn[0])))
+        _check_result(augmentation, result, room)
+        return room
 
     return edit
 
@@ -155,10 +223,15 @@ def _check_int32(row: int, what: str, value: Any) -> None:
         raise SlotError(row, ValueError(f"{what} {value} does not fit the int32 tensor of the batch"))
 
 
-def _check_sample(row: int, sample: ImageSample, first: ImageSample) -> None:
-    problem = _problem(sample, first)
-    if problem:
-        raise SlotError(row, ValueError(problem))
+def _agreed(samples: Sequence[ImageSample], context: BatchContext) -> tuple[int, int]:
+    """Channels and height that all samples have. Raises SlotError."""
+    first = samples[0] if samples else context.example
+    for row, sample in enumerate(samples):
+        problem = _problem(sample, first)
+        if problem:
+            raise SlotError(row, ValueError(problem))
+    channels, height, _ = first.image.shape
+    return channels, height
 
 
 def _problem(sample: ImageSample, first: ImageSample) -> str:
