@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from loader_service.contract.layout import ALIGNMENT, Layout
 
-__all__ = ["BufferPool", "aligned_empty", "scratch", "size_class"]
+__all__ = ["BufferPool", "aligned_empty", "kept", "scratch", "size_class"]
 
 _SMALLEST = 4096
 _local = threading.local()
@@ -84,3 +85,22 @@ def scratch(use: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> 
     if memory is None or len(memory) < nbytes:
         memory = arrays[use] = aligned_empty(size_class(nbytes))
     return memory[:nbytes].view(dtype).reshape(shape)
+
+
+def kept(
+    use: str,
+    tag: Hashable,
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+    fill: Callable[[NDArray[Any]], None],
+) -> NDArray[Any]:
+    """Give the scratch array of this thread for `use` as `fill(array)` wrote it for `tag`, which is called if need be.
+
+    `shape` and `dtype` are the same for every tag of a use; the array is read, and only until the next call.
+    """
+    array, tags = scratch(use, shape, dtype), _local.__dict__.setdefault("tags", {})
+    if tags.get(use) != tag:
+        tags.pop(use, None)
+        fill(array)
+        tags[use] = tag
+    return array

@@ -1,8 +1,8 @@
 """The keyed permutation of [0, n): any position of any epoch without a table (R26).
 
-Owns `permute`. Invariant: for one (n, key) it is a bijection on [0, n). A four-round Feistel network is
-bijective on 2^(2·half) values, half = ceil(ceil(log2 n) / 2); walking the cycle until the value is below n
-restricts it to [0, n). That domain is less than 4n, so the walk takes under four turns on average.
+Owns `permute` and `permute_range`. Invariant: for one (n, key) it is a bijection on [0, n). A four-round Feistel
+network is bijective on 2^(2·half) values, half = ceil(ceil(log2 n) / 2); walking the cycle until the value is below
+n restricts it to [0, n). That domain is less than 4n, so the walk takes under four turns on average.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.buffers import kept, scratch
 from loader_service.contract.checks import MAX_N, checked_int, checked_integer_array
-from loader_service.contract.rng import MASK64, mix
+from loader_service.contract.fused import compiles
+from loader_service.contract.fused.randoms import write_permutation
+from loader_service.contract.rng import MASK64, mix, mix_into
 from loader_service.errors import ArgumentError
 
-__all__ = ["permute"]
+__all__ = ["permute", "permute_range"]
 
 _ROUND_SALT = 0x632BE59BD9B4E019
-_BLOCK = 1 << 14
+_BLOCK = 1 << 13
+_KEPT = 1 << 11
 
 
 def _round_keys(key: int) -> list[int]:
@@ -48,22 +52,73 @@ def _permute_array(positions: NDArray[np.uint64], n: int, key: int) -> NDArray[n
     return out
 
 
+def _room(name: str, size: int) -> NDArray[np.uint64]:
+    return scratch(f"permutation {name}", (_BLOCK,), np.uint64)[:size]
+
+
 def _permute_block(values: NDArray[np.uint64], n: int, key: int) -> None:
-    """Permute up to _BLOCK `values` in place; what this takes is scratch memory of the thread."""
+    """Permute up to _BLOCK `values` in place; all that it needs is scratch memory of the thread."""
     half = ((n - 1).bit_length() + 1) // 2
-    shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
     keys = [np.uint64(round_key) for round_key in _round_keys(key)]
-    x = _room("x", values.size)
+    x, places = _room("values 0", values.size), _room("places 0", values.size)
     x[:] = values
-    walking = _room("walking", values.size)  # [M]: where the value has not come below n yet
-    walking[:] = _places(values.size)
+    places.fill(1)
+    np.add.accumulate(places, out=places)  # [M]: 1 + where the value has not come below n yet
+    turn = 0
     while x.size:
-        _encrypt(x, shift, mask, keys)
-        values[walking] = x
-        outside = np.greater_equal(x, np.uint64(n), out=scratch("permutation outside", x.shape, np.bool_))
-        left = int(np.count_nonzero(outside))
-        x = np.compress(outside, x, out=_room(f"x {left % 2}", left) if left != x.size else x)
-        walking = np.compress(outside, walking, out=_room(f"walking {left % 2}", left) if left != walking.size else walking)
+        _encrypt(x, np.uint64(half), np.uint64((1 << half) - 1), keys)
+        index = np.subtract(places, np.uint64(1), out=_room("index", x.size)).view(np.int64)
+        np.put(values, index, x, mode="clip")  # all lie within; to look that they do numpy would copy `values`
+        outside = np.greater_equal(x, np.uint64(n), out=scratch("permutation outside", (_BLOCK,), np.bool_)[: x.size])
+        left, turn = int(np.count_nonzero(outside)), 1 - turn
+        x = np.compress(outside, x, out=_room(f"values {turn}", left))
+        places = np.compress(outside, places, out=_room(f"places {turn}", left))
+
+
+def _encrypt(x: NDArray[np.uint64], half: np.uint64, mask: np.uint64, keys: list[np.uint64]) -> None:
+    """Four rounds of the Feistel network, in place."""
+    left = np.right_shift(x, half, out=_room("left", x.size))
+    right = np.bitwise_and(x, mask, out=_room("right", x.size))
+    mixed, room = _room("mixed", x.size), _room("room", x.size)
+    for key in keys:
+        np.bitwise_xor(right, key, out=mixed)
+        mix_into(mixed, room)
+        mixed &= mask
+        mixed ^= left
+        left, right, mixed = right, mixed, left
+    np.left_shift(left, half, out=x)
+    x |= right
+
+
+def permute_range(first: int, out: NDArray[np.int64], n: int, key: int) -> None:
+    """Write where the positions from `first` on go: out[i] = permute(first + i, n, key), nothing is checked.
+
+    Without compiled kernels the block of positions around them is permuted at once, and kept for the steps that follow.
+
+    Args:
+        out: int64 [N], contiguous; first + N <= n <= 2^63.
+    """
+    if n <= 1:
+        out[:] = 0
+    elif compiles():
+        write_permutation(np.uint64(first), np.uint64(n), np.uint64(key), out)
+    else:
+        for at in range(first - first % _KEPT, first + len(out), _KEPT):
+            block = _kept_block(at, n, key)
+            low, high = max(first, at), min(first + len(out), at + _KEPT)
+            out[low - first : high - first] = block[low - at : high - at]
+
+
+def _kept_block(at: int, n: int, key: int) -> NDArray[np.uint64]:
+    """The permuted positions [at, at + _KEPT), cut at n: the last few blocks of a thread are kept."""
+
+    def fill(block: NDArray[np.uint64]) -> None:
+        block.fill(1)
+        np.add.accumulate(block, out=block)
+        block += np.uint64(at - 1 & MASK64)
+        _permute_block(block[: min(n - at, _KEPT)], n, key)
+
+    return kept(f"permutation {(key ^ (at // _KEPT)) % 8}", (at, n, key), (_KEPT,), np.uint64, fill)
 
 
 @overload

@@ -16,6 +16,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.buffers import scratch
 from loader_service.contract.checks import (
     checked_int,
     checked_integer_array,
@@ -38,6 +39,7 @@ __all__ = [
     "derive",
     "derive_slots",
     "mix",
+    "mix_into",
 ]
 
 MASK64 = 2**64 - 1
@@ -58,6 +60,8 @@ _SIX = np.float32(6.0)
 _GAMMA = np.uint64(GAMMA)
 _LOW = np.uint64(2**32 - 1)
 _HALF = np.uint64(32)
+_NORMALS = 1024
+_GAMMAS = np.array([turn * GAMMA & MASK64 for turn in range(1, 13)], np.uint64)
 
 
 def _finalise(z: int) -> int:
@@ -99,6 +103,12 @@ def mix(x: int | NDArray[np.uint64]) -> int | NDArray[np.uint64]:
     if isinstance(x, np.ndarray) and x.ndim:
         return _finalise_array(checked_integer_array("x", x).astype(np.uint64, copy=False) + _GAMMA)
     return _finalise((checked_int("x", x) + GAMMA) & MASK64)
+
+
+def mix_into(x: NDArray[np.uint64], room: NDArray[np.uint64]) -> None:
+    """`mix` in place, of uint64 of any shape; `room` is an array of its size for steps between. Nothing is checked."""
+    x += _GAMMA
+    _finalise_array(x, room)
 
 
 def _mix(x: int) -> int:
@@ -326,10 +336,28 @@ class RngArray:
 
     def next_normal(self) -> NDArray[np.float32]:
         """Draw float32 [N], about standard normal: twelve singles summed left to right in float32, then minus 6."""
-        total = self.next_single()
-        for _ in range(11):
-            total += self.next_single()
-        return total - np.float32(6.0)
+        total = np.empty(len(self), np.float32)
+        for first in range(0, len(self), _NORMALS):
+            self._normals(self.state[first : first + _NORMALS], total[first : first + _NORMALS])
+        return total
+
+    @staticmethod
+    def _normals(state: NDArray[np.uint64], total: NDArray[np.float32]) -> None:
+        """The next normal of up to _NORMALS generators, twelve draws of each at once."""
+        shape = (12, len(state))
+        bits, room = scratch("normal bits", shape, np.uint64), scratch("normal room", shape, np.uint64)
+        for row, gamma in zip(bits, _GAMMAS, strict=True):
+            np.add(state, gamma, out=row)  # row by row: for one sum with two axes numpy would allocate buffers
+        state += np.uint64(12 * GAMMA & MASK64)
+        _finalise_array(bits, room)
+        bits >>= np.uint64(40)
+        singles = scratch("normal singles", shape, np.float32)
+        np.copyto(singles, bits, casting="unsafe")  # 24 bits: exact
+        singles *= _SINGLE_SCALE
+        total[:] = singles[0]
+        for row in singles[1:]:
+            total += row
+        total -= _SIX
 
 
 def _threshold(bounds: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -9,7 +9,8 @@ in whichever process or order. Fails with BuildError, which names step, slot and
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -76,6 +77,7 @@ class Stream:
         self.transform, self.version = transform, version
         self.caught: type[BaseException] = Exception
         self.seed = checked_int("seed", seed)
+        self._index_arrays: list[NDArray[np.int64]] = []
 
     @property
     def steps_per_epoch(self) -> int:
@@ -114,7 +116,25 @@ class Stream:
         The caller owns the memory; every byte of every tensor is written. Raises BuildError; an exception of
         `allocate` passes through unchanged.
         """
-        samples, context = self._samples(step, Shard.of(shard))
+        with self._index_array() as room:
+            return self._build_into(step, allocate, Shard.of(shard), room)
+
+    @contextmanager
+    def _index_array(self) -> Iterator[NDArray[np.int64]]:
+        """Room for the indices of one batch, used again by the next build; two builds at once have one each."""
+        sampler: Any = self.sampler
+        size = min(sampler.batch_size, sampler.n) if self._writes_indices else 0
+        array = self._index_arrays.pop() if self._index_arrays else np.empty(size, np.int64)
+        yield array
+        self._index_arrays.append(array)
+
+    @cached_property
+    def _writes_indices(self) -> bool:
+        """The sampler writes into memory that it is given; none does so in place of an `indices` that is overridden."""
+        return _method_of(self.sampler, "write_indices", "indices") == "write_indices"
+
+    def _build_into(self, step: int, allocate: Allocate, shard: Shard, room: NDArray[np.int64]) -> Batch:
+        samples, context = self._samples(step, shard, room)
         layout = self._guarded(step, context, lambda: self._plan(samples, context))
         tensors = layout.views(allocate(layout))
         self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
@@ -124,8 +144,9 @@ class Stream:
 
     def layout(self, step: int) -> Layout:
         """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
-        samples, context = self._samples(step, Shard())
-        return self._guarded(step, context, lambda: self._plan(samples, context))
+        with self._index_array() as room:
+            samples, context = self._samples(step, Shard(), room)
+            return self._guarded(step, context, lambda: self._plan(samples, context))
 
     def _plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
         layout = self.collator.plan(samples, context)
@@ -140,11 +161,11 @@ class Stream:
         sources = self.sampler.sources(indices) if hasattr(self.sampler, "sources") else None
         return Explanation.of(self.seed, int(step), epoch, step_in_epoch, Rows(indices, sources))
 
-    def _samples(self, step: int, shard: Shard) -> tuple[Sequence[Any], BatchContext]:
+    def _samples(self, step: int, shard: Shard, room: NDArray[np.int64]) -> tuple[Sequence[Any], BatchContext]:
         """The samples of the shard's rows, and where they stand."""
-        context = self._context(step, shard)
+        context = self._context(step, shard, room)
         if not len(context.indices):
-            first = int(self._indices(context.epoch, context.step_in_epoch)[0])
+            first = int(self._indices(context.epoch, context.step_in_epoch, room)[0])
             example = self._sample(step, context, 0, first)  # its shape stands for the rows that are not here
             return [], replace(context, example=example)
         if self._batch_reader is not None:
@@ -154,11 +175,8 @@ class Stream:
     @cached_property
     def _batch_reader(self) -> str | None:
         """The method that reads many samples; none where a subclass reads one sample otherwise and inherits it."""
-        for kind in type(self.dataset).__mro__:
-            for name in ("read_rows", "__getitems__", "__getitem__"):
-                if name in vars(kind):
-                    return None if name == "__getitem__" else name
-        return None
+        name = _method_of(self.dataset, "read_rows", "__getitems__", "__getitem__")
+        return None if name == "__getitem__" else name
 
     def _read_one_by_one(self, step: int, context: BatchContext) -> list[Any]:
         slots = enumerate(context.indices.tolist(), context.first_slot)
@@ -193,10 +211,10 @@ class Stream:
             )
         return samples
 
-    def _context(self, step: int, shard: Shard) -> BatchContext:
+    def _context(self, step: int, shard: Shard, room: NDArray[np.int64]) -> BatchContext:
         epoch, step_in_epoch = self.position(step)
         try:
-            indices = self._indices(epoch, step_in_epoch)
+            indices = self._indices(epoch, step_in_epoch, room)
             rows = shard.rows(len(indices))
             width = self._global_width(indices) if len(rows) < len(indices) else 0
         except self.caught as error:
@@ -204,12 +222,16 @@ class Stream:
         own = indices[rows.start : rows.stop]
         return BatchContext(self.seed, epoch, step_in_epoch, own, rows.start, least_width=width)
 
-    def _indices(self, epoch: int, step_in_epoch: int) -> NDArray[np.int64]:
-        """What the sampler answers, int64 [B], checked. Raises ValueError."""
-        answer = np.asarray(self.sampler.indices(epoch, step_in_epoch))
+    def _indices(self, epoch: int, step_in_epoch: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What the sampler answers, int64 [B], checked; in `room` where it can. Raises ValueError."""
+        sampler: Any = self.sampler
+        if self._writes_indices:
+            answer = room[: sampler.write_indices(epoch, step_in_epoch, room)]
+        else:
+            answer = np.asarray(sampler.indices(epoch, step_in_epoch))
         if answer.ndim != 1 or answer.dtype.kind not in "iu" or not answer.size:
             raise ValueError(f"the sampler gave {answer.dtype}{list(answer.shape)}; it must give integers [B], B >= 1")
-        if not 0 <= int(answer.min()) <= int(answer.max()) < self.sampler.n:
+        if not 0 <= int(np.minimum.reduce(answer)) <= int(np.maximum.reduce(answer)) < self.sampler.n:
             raise ValueError(
                 f"the sampler gave indices in [{answer.min()}, {answer.max()}]; its n says [0, {self.sampler.n})"
             )
@@ -270,6 +292,14 @@ class Stream:
     def fingerprint(self) -> str:
         """SHA-256 of `description`, hexadecimal. Raises FingerprintError."""
         return digest(self.description)
+
+
+def _method_of(thing: object, *names: str) -> str | None:
+    """The first of the methods `names` that the most derived class with any of them defines: what it means to be asked.
+
+    A subclass that overrides the last name alone is not asked by the first, which it inherits.
+    """
+    return next((name for kind in type(thing).__mro__ for name in names if name in vars(kind)), None)
 
 
 def _build_error(step: int, error: BaseException, slot: int | None = None, index: int | None = None) -> BuildError:

@@ -107,7 +107,9 @@ class SyntheticLines:
             found = [np.take(column, places) for column in _table(self)]
         else:
             found = list(_rows(self, places))
-        return RaggedImages(_pixels(self.seed), *found[:2], 1, self.height, _targets(self.seed), *found[2:])
+        starts, widths, target_starts, target_lengths, labels = found
+        pixels, targets = _pixels(self.seed), _targets(self.seed)
+        return RaggedImages(pixels, starts, widths, 1, self.height, targets, target_starts, target_lengths, labels)
 
     def widths(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Tell the widths of samples without making their images.

@@ -39,7 +39,7 @@ _Image = NDArray[np.float32]
 _Edit = Callable[[_Image, _Image, tuple[Any, ...]], _Image]
 """`edit(source, room, numbers)`: the edited image, in `room`, [C, H, W] contiguous; or `source` itself."""
 
-_BLOCK_ROWS = 256
+_BLOCK_ROWS = 64
 """Rows whose numbers are drawn together: none of the arrays that this takes is of 4 KiB."""
 
 _INT32 = np.iinfo(np.int32)
@@ -112,10 +112,10 @@ def _sources(samples: Sequence[ImageSample], first: int, count: int) -> Iterable
     if not isinstance(samples, RaggedImages):
         return (sample.image for sample in samples[first : first + count])
     channels, height, values = samples.channels, samples.height, samples.values
-    starts, widths = samples.starts[first : first + count].tolist(), samples.widths[first : first + count].tolist()
+    starts, widths = map(int, samples.starts[first:]), map(int, samples.widths[first : first + count])
     return (
         values[start : start + channels * height * width].reshape(channels, height, width)
-        for start, width in zip(starts, widths, strict=True)
+        for width, start in zip(widths, starts, strict=False)
     )
 
 

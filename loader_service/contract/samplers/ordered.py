@@ -1,6 +1,6 @@
 """Samplers that give every index once an epoch, in order or in a keyed order (R27, R28).
 
-Owns `SequentialSampler` and `ShuffledSampler`. Invariant: nothing is kept between calls, and no table is built.
+Owns `SequentialSampler` and `ShuffledSampler`. Invariant: no table of an epoch is built.
 
     position p = step·B + i;  sequential: index p;  shuffled: index permute(p, n, derive(seed, e, 0, 0, 101))
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.checks import MAX_BATCH_SIZE, MAX_N, checked_bool, checked_int, set_fields
-from loader_service.contract.permutation import permute
+from loader_service.contract.permutation import permute_range
 from loader_service.contract.rng import STREAM_EPOCH_ORDER, derive
 from loader_service.contract.samplers.sampler import count_steps
 
@@ -44,8 +44,17 @@ class SequentialSampler:
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Dataset indices of the batch, int64 [B]."""
+        return _fresh(self, epoch, step)
+
+    def write_indices(self, epoch: int, step: int, out: NDArray[np.int64]) -> int:
+        """Write the batch's indices to the front of `out`, int64 [at least min(B, n)]. Returns how many."""
         checked_int("epoch", epoch, 0, 2**64 - 1)
-        return _positions(self, step)
+        first, count = _span(self, step)
+        positions = out[:count]
+        positions.fill(1)
+        np.add.accumulate(positions, out=positions)
+        positions += np.int64(first - 1)
+        return count
 
 
 @dataclass(frozen=True)
@@ -70,8 +79,14 @@ class ShuffledSampler:
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Dataset indices of the batch, int64 [B]."""
+        return _fresh(self, epoch, step)
+
+    def write_indices(self, epoch: int, step: int, out: NDArray[np.int64]) -> int:
+        """Write the batch's indices to the front of `out`, int64 [at least min(B, n)]. Returns how many."""
         epoch = checked_int("epoch", epoch, 0, 2**64 - 1)
-        return permute(_positions(self, step), self.n, derive(self.seed, epoch, 0, 0, STREAM_EPOCH_ORDER))
+        first, count = _span(self, step)
+        permute_range(first, out[:count], self.n, derive(self.seed, epoch, 0, 0, STREAM_EPOCH_ORDER))
+        return count
 
 
 def _checked(sampler: SequentialSampler | ShuffledSampler) -> dict[str, int]:
@@ -83,7 +98,13 @@ def _checked(sampler: SequentialSampler | ShuffledSampler) -> dict[str, int]:
     }
 
 
-def _positions(sampler: SequentialSampler | ShuffledSampler, step: int) -> NDArray[np.int64]:
-    """Positions [step·B, step·B + B) of the epoch's order, cut at n: int64 [B]."""
+def _span(sampler: SequentialSampler | ShuffledSampler, step: int) -> tuple[int, int]:
+    """The first position of the batch in the epoch's order, and the number of positions, cut at n."""
     first = checked_int("step in epoch", step, 0, sampler.steps_per_epoch - 1) * sampler.batch_size
-    return np.arange(min(sampler.batch_size, sampler.n - first), dtype=np.int64) + np.int64(first)
+    return first, min(sampler.batch_size, sampler.n - first)
+
+
+def _fresh(sampler: SequentialSampler | ShuffledSampler, epoch: int, step: int) -> NDArray[np.int64]:
+    """The indices in an array of their own."""
+    out = np.empty(min(sampler.batch_size, sampler.n), np.int64)
+    return out[: sampler.write_indices(epoch, step, out)]
