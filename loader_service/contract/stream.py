@@ -9,8 +9,7 @@ in whichever process or order. Fails with BuildError, which names step, slot and
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -116,17 +115,19 @@ class Stream:
         The caller owns the memory; every byte of every tensor is written. Raises BuildError; an exception of
         `allocate` passes through unchanged.
         """
-        with self._index_array() as room:
-            return self._build_into(step, allocate, Shard.of(shard), room)
+        room = self._index_array()
+        batch = self._build_into(step, allocate, Shard.of(shard), room)
+        self._index_arrays.append(room)
+        return batch
 
-    @contextmanager
-    def _index_array(self) -> Iterator[NDArray[np.int64]]:
-        """Room for the indices of one batch, used again by the next build; two builds at once have one each."""
+    def _index_array(self) -> NDArray[np.int64]:
+        """Room for the indices of one batch, which goes back for the next build; two builds at once have one each."""
         sampler: Any = self.sampler
         size = min(sampler.batch_size, sampler.n) if self._writes_indices else 0
-        array = self._index_arrays.pop() if self._index_arrays else np.empty(size, np.int64)
-        yield array
-        self._index_arrays.append(array)
+        try:
+            return self._index_arrays.pop()
+        except IndexError:
+            return np.empty(size, np.int64)
 
     @cached_property
     def _writes_indices(self) -> bool:
@@ -144,9 +145,8 @@ class Stream:
 
     def layout(self, step: int) -> Layout:
         """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
-        with self._index_array() as room:
-            samples, context = self._samples(step, Shard(), room)
-            return self._guarded(step, context, lambda: self._plan(samples, context))
+        samples, context = self._samples(step, Shard(), self._index_array())
+        return self._guarded(step, context, lambda: self._plan(samples, context))
 
     def _plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
         layout = self.collator.plan(samples, context)

@@ -4,6 +4,14 @@ Invariant: a batch has the same bits whether it is built by compiled kernels or 
 is installed; everything works without numba. Nothing here is imported by a client.
 """
 
-from loader_service.contract.fused.compiler import CompiledMode, Kernel, compiles, kernel, set_compiled, warm_up
+from loader_service.contract.fused.compiler import (
+    CompiledMode,
+    Kernel,
+    checked_mode,
+    compiles,
+    kernel,
+    set_compiled,
+    warm_up,
+)
 
-__all__ = ["CompiledMode", "Kernel", "compiles", "kernel", "set_compiled", "warm_up"]
+__all__ = ["CompiledMode", "Kernel", "checked_mode", "compiles", "kernel", "set_compiled", "warm_up"]

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
+from loader_service.contract.checks import checked_choice
 from loader_service.errors import ArgumentError
 
-__all__ = ["CompiledMode", "Kernel", "compile_function", "compiles", "kernel", "set_compiled", "warm_up"]
+__all__ = [
+    "CompiledMode",
+    "Kernel",
+    "checked_mode",
+    "compile_function",
+    "compiles",
+    "kernel",
+    "set_compiled",
+    "warm_up",
+]
 
 CompiledMode = Literal["auto", "on", "off"]
 """auto: where numba is installed; on: always, an error without numba; off: never."""
 
 _OPTIONS = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
 _chosen: CompiledMode = "auto"
-_installed: bool | None = None
 _kernels: list[Kernel] = []
 
 
@@ -34,11 +41,15 @@ def set_compiled(mode: CompiledMode) -> None:
         ArgumentError: an unknown mode, or "on" where numba is not installed.
     """
     global _chosen
-    if mode not in get_args(CompiledMode):
-        raise ArgumentError(f"compiled is {mode!r}; it must be one of {', '.join(get_args(CompiledMode))}")
+    mode = checked_mode(mode)
     if mode == "on" and not _has_numba():
         raise ArgumentError('compiled is "on" and numba is not installed; install loader-service[fast], or use "auto"')
     _chosen = mode
+
+
+def checked_mode(mode: str) -> CompiledMode:
+    """`mode` as a CompiledMode. Raises ArgumentError."""
+    return cast(CompiledMode, checked_choice("compiled", mode, get_args(CompiledMode)))
 
 
 def compiles() -> bool:
@@ -46,11 +57,13 @@ def compiles() -> bool:
     return _chosen != "off" and _has_numba()
 
 
+@cache
 def _has_numba() -> bool:
-    global _installed
-    if _installed is None:
-        _installed = find_spec("numba") is not None
-    return _installed
+    try:
+        import numba  # noqa: F401 - an extra, and half a second: not before a batch is built
+    except ImportError:  # also of one that does not fit the numpy that is installed
+        return False
+    return True
 
 
 class Kernel:
@@ -97,14 +110,16 @@ class Kernel:
 @cache
 def _tell_numba() -> None:
     """A kernel that another kernel names is the function that it compiles to."""
-    numba = import_module("numba")
-    typeof = import_module("numba.core.typing.typeof").typeof_impl
-    typeof.register(Kernel)(lambda found, _: numba.types.Dispatcher(found.compiled))
+    import numba
+    from numba.core.typing.typeof import typeof_impl
+
+    typeof_impl.register(Kernel)(lambda found, _: numba.types.Dispatcher(found.compiled))
 
 
 def compile_function(function: Callable[..., Any], signature: str | None) -> Any:
     """The function as numba compiles it: at once where it has a signature, and kept on disk where that can be."""
-    numba = import_module("numba")
+    import numba
+
     if signature is None:
         return numba.njit(**_OPTIONS)(function)  # compiled into the kernels that call it
     try:

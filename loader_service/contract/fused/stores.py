@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,9 @@ class _Emitter:
 
     def __init__(self, context: Any, builder: Any, signature: Any) -> None:
         self.context, self.builder, self._types = context, builder, signature.args
-        self._ir = import_module("llvmlite.ir")
+        from llvmlite import ir
+
+        self._ir = ir
         self._vector = self._ir.VectorType(self._ir.FloatType(), _LANES)
 
     def _address(self, place: int, array: Any, index: Any) -> Any:
@@ -82,7 +83,8 @@ def _emit_fence(context: Any, builder: Any, signature: Any, given: Sequence[Any]
 @cache
 def _functions() -> dict[str, Any]:
     """The compiled form of each kernel below, by name."""
-    numba = import_module("numba")
+    import numba
+
     intrinsic, void = numba.extending.intrinsic, numba.types.void
 
     @intrinsic  # type: ignore[untyped-decorator]  # numba ships no types

@@ -15,8 +15,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from loader_service.contract.fused import CompiledMode
 from loader_service.daemon.config.checker import check_keys, read_table
 from loader_service.daemon.config.options import PipelineConfig, ServerConfig, StreamConfig, parse_bytes
 from loader_service.data.pskd.stream import parse_pipeline
@@ -143,6 +144,9 @@ def _check_server(server: ServerConfig, where: str) -> None:
     _check_size(server.memory_limit, f"{where} memory_limit")
     if any("\0" in path or not _is_plain(path) for path in server.import_paths):
         raise ConfigurationError(f"{where} import_paths is {server.import_paths!r}; they must be paths in UTF-8")
+    if server.compiled not in get_args(CompiledMode):
+        known = ", ".join(map(repr, get_args(CompiledMode)))
+        raise ConfigurationError(f"{where} compiled is {server.compiled!r}; it must be one of {known}")
     if server.endpoint:
         try:
             socket_path(server.endpoint)

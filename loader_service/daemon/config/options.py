@@ -54,6 +54,8 @@ class ServerConfig:
         heartbeat_s: between two pings of a client whose process cannot be seen from here.
         build_timeout_s: a worker that is at one step for longer is hung: its Python stack is logged, it is killed, and
             the step is built again. 0 (the default) for no limit, since only the user knows how long a step may take.
+        compiled: "auto" builds with compiled kernels where numba is installed (extra `fast`), "on" always, "off" never;
+            the bytes are the same.
         group: whose members may read batches too (`server.permissions`); empty for this user alone.
     """
 
@@ -66,6 +68,7 @@ class ServerConfig:
     heartbeat_s: Annotated[float, Range(0.01, _DAY_S)] = 2.0
     build_timeout_s: Annotated[float, Range(0, _DAY_S)] = 0.0
     group: str = ""
+    compiled: str = "auto"
 
     @property
     def memory_limit_bytes(self) -> int:

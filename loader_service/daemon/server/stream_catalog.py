@@ -28,7 +28,7 @@ class StreamCatalog:
             StreamSpec(name, stream.factory, stream.args, measure=worker == 0 and not stream.initial_slot_bytes)
             for name, stream in self._config.streams.items()
         ]
-        return Start(self._config.server.import_paths, specs)
+        return Start(self._config.server.import_paths, specs, self._config.server.compiled)
 
     def check(self, worker: int, facts: list[StreamFacts]) -> None:
         """Compare what a worker made with what the others made. Raises FactoryError."""

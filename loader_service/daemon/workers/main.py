@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.batch import Batch
+from loader_service.contract.fused import checked_mode, set_compiled, warm_up
 from loader_service.contract.layout import Layout
 from loader_service.contract.stream import Stream
 from loader_service.daemon.workers.factory import load_stream
@@ -48,7 +49,7 @@ from loader_service.daemon.workers.messages import (
 )
 from loader_service.daemon.workers.second_build import second_build
 from loader_service.daemon.workers.stack_text import MAX_TEXT, STACK_SIGNAL, shortened
-from loader_service.errors import BuildError, FactoryError, LoaderServiceError, from_record
+from loader_service.errors import ArgumentError, BuildError, FactoryError, LoaderServiceError, from_record
 from loader_service.wire.layouts import pack_layout
 from loader_service.wire.segment import HEADER_BYTES, Segment
 
@@ -196,8 +197,10 @@ def _start(connection: Connection, start: Start) -> list[Stream] | None:
     """Make the streams and say READY; None where one failed, which has been said then."""
     sys.path[:0] = [path for path in start.import_paths if path not in sys.path]
     try:
+        set_compiled(checked_mode(start.compiled))
         streams = [load_stream(spec.name, spec.factory, spec.args, BaseException) for spec in start.streams]
-    except FactoryError as error:
+        warm_up()  # now that the factories have imported the kernels of their own
+    except (ArgumentError, FactoryError) as error:
         connection.send_bytes(encode(StartFailed(error.to_record())))
         return None
     for stream in streams:

@@ -72,10 +72,11 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message: what to import from where, which streams to make."""
+    """The first message: what to import from where, which streams to make, and whether to compile (`set_compiled`)."""
 
     import_paths: list[str]
     streams: list[StreamSpec]
+    compiled: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

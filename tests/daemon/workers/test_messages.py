@@ -100,4 +100,4 @@ def test_half_characters_arrive_as_escapes() -> None:
 def test_what_no_message_can_carry_is_an_error_of_the_sender() -> None:
     with pytest.raises(TypeError, match="a message cannot carry a set"):
         encode(Failed(1, {"details": {1, 2}}))
-    assert encode(Start([], [])) == msgpack.packb(["Start", [], []])
+    assert encode(Start([], [])) == msgpack.packb(["Start", [], [], "auto"])
