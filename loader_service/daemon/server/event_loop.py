@@ -7,41 +7,71 @@ handlers only record (a byte in a socket pair); the loop acts.
 from __future__ import annotations
 
 import heapq
-import math
+import selectors
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
-
-import zmq
 
 __all__ = ["Loop"]
 
 Handler = Callable[[], None]
 
 
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """The handlers of a descriptor, for each direction."""
+
+    read: Handler | None = None
+    write: Handler | None = None
+
+
 class Loop:
-    """Waits for descriptors, zmq sockets, signals and timers; clock gives seconds, monotonic."""
+    """Waits for descriptors, signals and timers.
+
+    Args:
+        clock: gives seconds, monotonic.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self._poller = zmq.Poller()
-        self._handlers: dict[int | zmq.Socket[bytes], Handler] = {}
+        self._selector = selectors.DefaultSelector()
+        self._watches: dict[int, _Watch] = {}
         self._timers: list[tuple[float, int, Handler]] = []
         self._order = count()
         self._wakeup: tuple[socket.socket, socket.socket] | None = None
         self._previous: dict[signal.Signals, Any] = {}
 
-    def watch(self, source: int | zmq.Socket[bytes], handler: Handler) -> None:
-        """Call `handler` whenever `source` is readable."""
-        self._handlers[source] = handler
-        self._poller.register(source, zmq.POLLIN)
+    def watch(self, source: int, handler: Handler | None) -> None:
+        """Call `handler` whenever the descriptor `source` is readable; None: pause that."""
+        watch = self._watches.setdefault(source, _Watch())
+        watch.read = handler
+        self._register(source, watch)
 
-    def unwatch(self, source: int | zmq.Socket[bytes]) -> None:
+    def watch_writeable(self, source: int, handler: Handler | None) -> None:
+        """Call `handler` whenever the descriptor `source` can be written to; None: do so no more."""
+        watch = self._watches.setdefault(source, _Watch())
+        if watch.write is not handler:
+            watch.write = handler
+            self._register(source, watch)
+
+    def unwatch(self, source: int) -> None:
         """Forget `source`; do so before it is closed. Idempotent."""
-        if self._handlers.pop(source, None) is not None:
-            self._poller.unregister(source)
+        if self._watches.pop(source, None) is not None and source in self._selector.get_map():
+            self._selector.unregister(source)
+
+    def _register(self, source: int, watch: _Watch) -> None:
+        wanted = selectors.EVENT_READ * (watch.read is not None) | selectors.EVENT_WRITE * (watch.write is not None)
+        is_known = source in self._selector.get_map()
+        if not wanted:
+            if is_known:
+                self._selector.unregister(source)
+        elif is_known:
+            self._selector.modify(source, wanted, watch)
+        else:
+            self._selector.register(source, wanted, watch)
 
     def after(self, delay_s: float, handler: Handler) -> None:
         """Call `handler` once, `delay_s` seconds from now."""
@@ -64,15 +94,17 @@ class Loop:
 
     def turn(self) -> None:
         """Wait for the next event, or timer, and handle what is due."""
-        events = [(source, self._handlers[source]) for source, _ in self._poller.poll(self._wait_ms())]
-        for source, handler in events:
-            if self._handlers.get(source) is handler:  # else an earlier one unwatched it; its number may be reused
-                handler()
+        for key, events in self._selector.select(self._wait_s()):
+            for event, direction in ((selectors.EVENT_READ, "read"), (selectors.EVENT_WRITE, "write")):
+                # an earlier handler may have unwatched it: its number may be reused by now
+                handler = getattr(key.data, direction) if self._watches.get(key.fd) is key.data else None
+                if events & event and handler is not None:
+                    handler()
         while self._timers and self._timers[0][0] <= self.clock():
             heapq.heappop(self._timers)[2]()
 
     def close(self) -> None:
-        """Give the signals back. Idempotent."""
+        """Give the signals back, and the selector. Idempotent."""
         if self._wakeup is not None:
             for number, handler in self._previous.items():
                 signal.signal(number, handler)
@@ -80,8 +112,9 @@ class Loop:
             for end in self._wakeup:
                 end.close()
             self._wakeup = None
+        self._selector.close()
 
-    def _wait_ms(self) -> int | None:
+    def _wait_s(self) -> float | None:
         if not self._timers:
             return None
-        return max(0, math.ceil((self._timers[0][0] - self.clock()) * 1000))
+        return max(0.0, self._timers[0][0] - self.clock())

@@ -69,7 +69,7 @@ class Service:
         self._allocator = SharedMemoryAllocator(config.server.memory_limit_bytes, self._access)
         timeouts = Timeouts(config.server.build_timeout_s, config.server.start_timeout_s)
         self._supervisor = Supervisor(self.loop, self, config.server.workers, self._roster.start_message, timeouts)
-        self._front = ServerSocket(self.loop, self._handle, self._handled)
+        self._front = ServerSocket(self.loop, self._handle, self._handled, self._is_member)
         self._clients = Clients(self.loop, self._client_gone)
         self._lease_numbers = count(1)
         self._broker: Broker | None = None
@@ -157,6 +157,9 @@ class Service:
         except LoaderServiceError as error:
             reply = Error(message.request, error.to_record())
         self._front.send(identity_, reply)
+
+    def _is_member(self, identity_: bytes) -> bool:
+        return self._clients.of(identity_) is not None
 
     def _handled(self) -> None:
         assert self._broker is not None  # the socket is bound after it exists

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -57,10 +58,12 @@ def descriptors() -> int:
 
 @pytest.fixture
 def watched() -> Iterator[Watched]:
-    made = Watched()
+    gc.collect()  # what earlier tests left to it
     before = descriptors()
+    made = Watched()
     yield made
     made.clients.close()
+    made.loop.close()
     assert len(made.clients) == 0
     assert descriptors() == before
 
@@ -129,7 +132,7 @@ def test_who_comes_as_another_goes_is_not_mistaken_for_it(watched: Watched, proc
 
     number = leaving.pidfd
     assert number is not None
-    handler = watched.loop._handlers[number]
+    handler = watched.loop._watches[number].read
     watched.loop.unwatch(number)
     watched.loop.watch(readable, messages)  # before the descriptor, as the daemon's socket may be
     watched.loop.watch(number, handler)
@@ -234,7 +237,7 @@ def test_what_was_meant_for_the_daemon_before_is_refused(watched: Watched) -> No
         with pytest.raises(ServiceClosedError, match=f"the daemon that this {stale.kind} was meant for is gone"):
             watched.clients.check_meant(stale)
         watched.clients.check_meant(replace(stale, incarnation=watched.clients.incarnation))
-    assert Clients(Loop(time.monotonic), lambda gone: None).incarnation != watched.clients.incarnation
+    assert Clients(watched.loop, lambda gone: None).incarnation != watched.clients.incarnation
 
 
 @pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**31, 2**63 - 1])

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-import zmq
 
 from loader_service.daemon.server.event_loop import Loop
 
@@ -72,16 +71,32 @@ def test_a_readable_descriptor_calls_its_handler(loop: Loop, pipes: list[Pipe]) 
     assert sorted(called) == [0, 1, 1, 2]
 
 
-def test_a_readable_zmq_socket_calls_its_handler(loop: Loop) -> None:
-    called: list[bytes] = []
-    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
-        one.bind("inproc://loop-test")
-        other.connect("inproc://loop-test")
-        loop.watch(one, lambda: called.append(one.recv()))
-        other.send(b"hello")
+def test_a_paused_descriptor_calls_nothing_until_it_is_watched_again(loop: Loop, pipes: list[Pipe]) -> None:
+    called: list[str] = []
+    loop.watch(pipes[0].read, lambda: called.append("read"))
+    loop.watch(pipes[0].read, None)
+    pipes[0].fill()
+    loop.after(0, lambda: called.append("timer"))
+    loop.turn()
+    loop.watch(pipes[0].read, lambda: called.append("read"))
+    loop.turn()
+    assert called == ["timer", "read"]
+
+
+def test_a_descriptor_that_can_be_written_to_calls_its_handler_for_that(loop: Loop) -> None:
+    """Also while nothing is read from it, and beside what is."""
+    called: list[str] = []
+    one, other = socket.socketpair()
+    with one, other:
+        loop.watch_writeable(one.fileno(), lambda: called.append("write"))
         loop.turn()
-        loop.unwatch(one)
-    assert called == [b"hello"]
+        loop.watch(one.fileno(), lambda: called.append("read"))
+        other.send(b"x")
+        loop.turn()
+        loop.watch_writeable(one.fileno(), None)
+        loop.turn()
+        loop.unwatch(one.fileno())
+    assert called == ["write", "read", "write", "read"]
 
 
 def test_a_handler_is_called_again_as_long_as_there_is_something_to_read(loop: Loop, pipes: list[Pipe]) -> None:
@@ -188,9 +203,9 @@ def test_a_timer_is_called_once_and_may_set_the_next() -> None:
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.0001, 0.001, 0.03])
 def test_a_turn_waits_for_its_timer_and_no_longer(loop: Loop, pipes: list[Pipe], delay_s: float) -> None:
-    """Rounded up to milliseconds, so that a turn never ends a moment before its timer and spins."""
+    """A turn never ends a moment before its timer, and spins."""
     called: list[float] = []
-    loop.watch(pipes[0].read, pipes[0].drain)  # a poller without descriptors would not wait
+    loop.watch(pipes[0].read, pipes[0].drain)
     started = time.monotonic()
     loop.after(delay_s, lambda: called.append(time.monotonic() - started))
     loop.turn()
