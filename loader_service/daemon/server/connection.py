@@ -50,7 +50,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            raise PeerError(str(error)) from error
+            raise PeerError("") from error  # the peer is gone
         if not data:
             raise PeerError("")
         self.reader.feed(data)
@@ -77,7 +77,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             self._queue.appendleft(data)
         except OSError as error:
-            raise PeerError(str(error)) from error
+            raise PeerError("") from error  # the peer is gone
 
     def close(self) -> None:
         """Hang up. Idempotent."""
