@@ -97,6 +97,9 @@ class Recorder:
         elif event == "call" and code.co_name in _SENDS and _called_by_own(frame):
             turn.sends.append(Path(code.co_filename).parent.name)
             turn.sent = len(turn.codes)
+        elif event == "c_call" and argument.__name__ in _SENDS and code.co_filename.startswith(_OWN):
+            turn.sends.append("socket")  # the daemon's connections send without Python code in between
+            turn.sent = len(turn.codes)
         elif self._splits and _has_waited(frame, event, argument):
             self.turns.append(_Turn())
 
