@@ -141,7 +141,8 @@ class Demand(Message):
 class Ready(Message):
     """Answers Get: where the batch lies, and the lease that keeps it there.
 
-    nbytes: of the batch, after the segment's header; rows: of the global batch; layout: see `wire.layouts`.
+    nbytes: of the batch, after the segment's header; rows: of the global batch; layout: see `wire.layouts`; blocked:
+    another consumer kept the step from being built, so that a Demand is to come at once if the next one is not here.
     """
 
     kind: ClassVar[str] = "ready"
@@ -157,6 +158,7 @@ class Ready(Message):
     rows: int
     layout: bytes
     prefetch: int
+    blocked: bool
 
 
 @dataclass(frozen=True, slots=True)

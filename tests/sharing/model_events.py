@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from loader_service.errors import ArgumentError, EvictedError, MemoryLimitError
-from loader_service.sharing.consumer import Grant
-from loader_service.sharing.lane_set import Claim
-from loader_service.sharing.pace import ConsumerOptions, Pace
+from loader_service.sharing.consumer import ConsumerOptions, Grant, SlowConsumerPolicy
+from loader_service.sharing.lane_table import Claim
 from tests.sharing.model_world import World
 
 __all__ = ["EVENTS", "PREFETCH", "SPLIT_AT_ONCE", "WAIT"]
 __all__ += ["claim_all", "happen", "quick_one", "sorted_builds", "take", "terms_of"]
 
 PREFETCH = [1, 2, 3, 4, 5, 8]
-WAIT = ConsumerOptions(Pace("wait"))
-SPLIT_AT_ONCE = ConsumerOptions(Pace("split", 0.0))
+WAIT = ConsumerOptions(SlowConsumerPolicy("wait"))
+SPLIT_AT_ONCE = ConsumerOptions(SlowConsumerPolicy("split", 0.0))
 Event = Callable[[World, int, int], object]
 
 
@@ -54,13 +53,13 @@ def to_view(event: Event) -> Event:
 
 
 def sorted_builds(world: World) -> list[Claim]:
-    return [world.builds[key] for key in sorted(world.builds)]
+    return sorted(world.builds.values(), key=lambda claim: (claim.lane_id, claim.step, claim.placement.segment))
 
 
 def terms_of(world: World, n: int) -> ConsumerOptions:
     """Options of any kind that the world's rings allow."""
     hold = [None, 1, 2, 3][n % 4]
-    pace = Pace("wait" if n % 5 == 0 else "split", [0, 0.5, 1][n % 3])
+    pace = SlowConsumerPolicy("wait" if n % 5 == 0 else "split", [0, 0.5, 1][n % 3])
     return ConsumerOptions(pace, hold if hold is None or hold < world.prefetch else None)
 
 
@@ -71,7 +70,7 @@ def open_if_few(world: World, step: int | None, n: int) -> None:
 
 def ask_within_window(world: World, consumer: int, offset: int) -> None:
     lane = world.lane_of(consumer)
-    world.ask(consumer, None if lane is None else lane.window[offset % len(lane.window)])
+    world.ask(consumer, None if lane is None else lane.base + offset % len(lane.ring.slots))
 
 
 def ask_the_next(world: World, consumer: int, n: int) -> None:
@@ -103,6 +102,7 @@ EVENTS: dict[str, tuple[int, Event]] = {
     ),
     "asks": (60, to_consumer(ask_the_next)),
     "asks ahead": (25, to_consumer(lambda world, consumer, _: world.ask(consumer, demanded=False))),
+    "asks for one alone": (6, to_consumer(lambda world, consumer, n: world.ask(consumer, n, alone=True))),
     "jumps": (4, to_consumer(lambda world, consumer, _: world.ask(consumer, jumps=True))),
     "demands": (12, to_consumer(lambda world, consumer, _: world.demand(consumer))),
     "asks within the window": (3, to_consumer(ask_within_window)),

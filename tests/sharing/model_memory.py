@@ -39,8 +39,10 @@ class Memory:
         self.sizes[name] = nbytes
         return name
 
-    def retire(self, segment: str) -> None:
+    def retire(self, segment: str, *, may_be_read: bool) -> None:
         del self.sizes[segment]
+        assert may_be_read or not self.readers[segment], f"{segment} loses its bytes while it is read"
+        assert may_be_read or segment not in self.given_up, f"{segment} loses its bytes while one put out may read it"
 
     def fits(self, nbytes: int) -> bool:
         return nbytes <= self.room

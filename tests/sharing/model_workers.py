@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from loader_service.sharing.consumer import Answer, Failure
 from loader_service.sharing.fairness import Limits
-from loader_service.sharing.lane_set import Claim
+from loader_service.sharing.lane_table import Claim
 from tests.sharing.model_account import Account
 
 __all__ = ["Workers"]
@@ -26,53 +26,67 @@ class Workers(Account):
         self._generations: Counter[str] = Counter()
         self._turns: Counter[int] = Counter()  # lane -> when it was last given a build
         self._claims = 0
+        self._built: list[tuple[int, int]] = []
+
+    def built_steps(self, lane_id: int) -> list[int]:
+        """The steps that were built for a lane, with repetitions."""
+        return [step for one, step in self._built if one == lane_id]
 
     def claim(self, demanded: bool = False) -> Claim | None:
         stood, first = self.standing(), self._first_lanes()
+        possible = {lane_id: self.reference.claimable(lane_id) for lane_id in self.reference.occupied()}
         claim = self.lanes.rings.claim(demanded)
         assert claim is not None or not first
         if claim is None:
             self.tally["waits for a spare"] += any(lane.demands() for lane in self.occupied())
             return None
-        lane = self.lanes.lanes[claim.lane_id]
-        assert lane.members
-        assert claim.step in lane.window
-        assert claim.slot == claim.step % len(lane.ring.slots)
-        assert claim.step not in self.kept[claim.lane_id], f"{claim} was built already"
+        lane, members = self.reference.lanes[claim.lane_id], self.reference.members(claim.lane_id)
+        demands = {one.wanted for one in members.values() if one.demanded}
+        assert claim.step in possible[claim.lane_id]
+        assert claim.slot == claim.step % lane.size
         assert self.memory.exists(claim.placement.segment), f"{claim} cannot be mapped"
-        is_demanded = claim.step in {self.waiting[name] for name in lane.members.keys() & self.demanding}
-        assert is_demanded or not (demanded or first)
-        assert not first or self._turns[lane.name] <= min(self._turns[name] for name in first), "not its turn"
+        assert claim.step in demands or not (demanded or first)
+        assert not first or self._turns[claim.lane_id] <= min(self._turns[one] for one in first), "not its turn"
         self._claims += 1
-        self._turns[lane.name] = self._claims
-        self.tally.update(["replaced"] * (claim.placement.segment not in stood) + ["shared"] * (len(lane.members) > 1))
+        self._turns[claim.lane_id] = self._claims
+        self.tally.update(["replaced"] * (claim.placement.segment not in stood) + ["shared"] * (len(members) > 1))
+        self.reference.begin(claim.lane_id, claim.step)
         self._begin(claim)
         self.check()
         return claim
 
+    def build_of(self, step: int, lane_id: int = 0) -> Claim:
+        """The build of a step that is under way."""
+        [claim] = [one for one in self.builds.values() if (one.lane_id, one.step) == (lane_id, step)]
+        return claim
+
     def larger(self, claim: Claim, nbytes: int) -> None:
         """The claim's segment is too small for `nbytes`. Raises MemoryLimitError; then the claim stands as it was."""
-        claim = self.lanes.rings.larger(claim, nbytes)
-        assert claim.placement.nbytes >= nbytes
-        assert (claim.lane_id, claim.step) in self.builds
-        self._begin(claim)
+        larger = self.lanes.rings.larger(claim, nbytes)
+        assert larger.placement.nbytes >= nbytes
+        assert (larger.lane_id, larger.step, larger.slot) == (claim.lane_id, claim.step, claim.slot)
+        del self.builds[claim.placement.segment]
+        self._begin(larger)
         self.check()
 
     def built(self, claim: Claim) -> None:
-        text = ("bytes of", claim.step, claim.placement.segment, claim.placement.generation)
-        self.memory.write(claim.placement.segment, text)
-        self._end(claim)
-        self._receive(self.lanes.built(claim, text))
+        segment = claim.placement.segment
+        text = ("bytes of", claim.step, segment, claim.placement.generation)
+        self.memory.write(segment, text)
+        self._end(claim, "ready" if self.memory.exists(segment) else "lost")
+        self._built.append((claim.lane_id, claim.step))
+        self._receive(self.lanes.built(claim, text, claim.placement.nbytes))
         self.check()
 
     def failed(self, claim: Claim) -> None:
-        self.errors |= {claim.step} if self.memory.exists(claim.placement.segment) else set()
-        self._end(claim)
+        lost = not self.memory.exists(claim.placement.segment)
+        self.errors |= set() if lost else {claim.step}
+        self._end(claim, "free" if lost else "failed")
         self._receive(self.lanes.failed(claim, ("no bytes of", claim.step)))
         self.check()
 
     def aborted(self, claim: Claim) -> None:
-        del self.builds[claim.lane_id, claim.step]
+        self._end(claim, "free")
         self.lanes.aborted(claim)
         self.check()
 
@@ -82,32 +96,32 @@ class Workers(Account):
             for claim in list(self.builds.values()):
                 self.built(claim)
         for consumer, step in self.waiting.items():
-            lane = self.lane_of(consumer)
+            lane = self.reference.lane_of(consumer)
             assert lane is not None
             if step in lane.window:
-                segment = lane.ring.of(step).segment
+                segment = self.segment_at(self.reference.readers[consumer].lane_id or 0, step)
                 assert self.memory.readers[segment] or segment in self.memory.given_up | self.memory.unlinked
                 assert not self.takes(1)
 
     def _first_lanes(self) -> set[int]:
         """The lanes where a demanded step can be built for certain."""
-        places = {
-            (lane.name, self.waiting[name]) for lane in self.occupied() for name in lane.members.keys() & self.demanding
-        }
-        spare, lanes = self.takes(1), self.lanes.lanes
+        places = {(self.reference.readers[name].lane_id or 0, self.waiting[name]) for name in self.demanding}
+        spare = self.takes(1)
         return {
-            name
-            for name, step in places
-            if lanes[name].can_claim(step) and (spare or not self.pool.leased(lanes[name].ring.of(step).segment))
+            lane_id
+            for lane_id, step in places
+            if self.reference.can_build(lane_id, step)
+            and (spare or not self.pool.is_kept(self.segment_at(lane_id, step)))
         }
 
     def _receive(self, answers: Iterable[tuple[int, Answer]]) -> None:
         for consumer, answer in answers:
             step = self.waiting[consumer]
-            self._stop_waiting(consumer)
             assert answer.step == step
             self.tally[type(answer).__name__] += 1
             if isinstance(answer, Failure):
+                self.reference.stop_waiting(consumer)
+                self.reference.readers[consumer].asked_until = step
                 assert step in self.errors
                 assert answer.error == ("no bytes of", step)
                 continue
@@ -116,22 +130,18 @@ class Workers(Account):
             assert self.memory.exists(answer.placement.segment), f"{answer} cannot be mapped"
             self.memory.readers[answer.placement.segment] += 1
             self.views[answer.lease_id] = consumer, answer
-            self.position[consumer] = step + 1
+            self.reference.take(consumer, answer.lease_id, step)
             self.delivered[consumer].append(step)
-
-    def _stop_waiting(self, consumer: int) -> None:
-        self.waiting.pop(consumer, None)
-        self.demanding.discard(consumer)
 
     def _begin(self, claim: Claim) -> None:
         """A worker writes: half of the bytes are there."""
-        assert claim.placement.nbytes == self.memory.sizes[claim.placement.segment]
-        assert claim.placement.generation > self._generations[claim.placement.segment]
-        self._generations[claim.placement.segment] = claim.placement.generation
-        self.builds[claim.lane_id, claim.step] = claim
-        self.memory.write(claim.placement.segment, ("half of", claim.step))
+        segment, generation = claim.placement.segment, claim.placement.generation
+        assert claim.placement.nbytes == self.memory.sizes[segment]
+        assert generation > self._generations[segment]
+        self._generations[segment] = generation
+        self.builds[segment] = claim
+        self.memory.write(segment, ("half of", claim.step))
 
-    def _end(self, claim: Claim) -> None:
-        del self.builds[claim.lane_id, claim.step]
-        if claim.step in self.lanes.lanes[claim.lane_id].window and self.memory.exists(claim.placement.segment):
-            self.kept[claim.lane_id].add(claim.step)
+    def _end(self, claim: Claim, state: str) -> None:
+        del self.builds[claim.placement.segment]
+        self.reference.end(claim.lane_id, claim.step, state)

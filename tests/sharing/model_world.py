@@ -1,17 +1,16 @@
 """A world for RingScheduler: memory with a limit, workers that write into it, consumers that look at it, and time.
 
-Owns `World`, which sends events to one RingScheduler and compares what it does with its own account (`model_account`,
-`model_blame`). Each event checks all that must hold at all times; `finish` and `end` what must come to be in the end.
+Owns `World`, which sends events to one RingScheduler and compares what it does with the model's own account
+(`model_account`, `model_lanes`, `model_blame`). Each event checks all that must hold at all times; `finish` and `end`
+what must come to be in the end.
 """
 
 from __future__ import annotations
 
-from loader_service.errors import EvictedError
-from loader_service.sharing.consumer import Answer
-from loader_service.sharing.lane import Lane
-from loader_service.sharing.pace import ConsumerOptions
-from loader_service.sharing.ring import SlotState
+from loader_service.errors import EvictedError, MemoryLimitError
+from loader_service.sharing.consumer import Answer, ConsumerOptions
 from tests.sharing import model_blame
+from tests.sharing.model_lanes import END
 from tests.sharing.model_memory import PAGE, Memory
 from tests.sharing.model_workers import Workers
 
@@ -19,64 +18,88 @@ __all__ = ["PAGE", "Memory", "World"]
 
 
 class World(Workers):
-    """One RingScheduler and its events."""
+    """One RingScheduler and its events. Its consumers read on: what they ask for one by one they want in a row."""
 
     # --- consumers ---------------------------------------------------------------------------------------
 
-    def open(self, step: int | None, terms: ConsumerOptions | None = None) -> int:
-        """A new consumer at `step`, with None live: its number. Raises MemoryLimitError; then it is not open."""
-        consumer = len(self.delivered)
+    def open(self, step: int | None, terms: ConsumerOptions | None = None, *, asks: bool = False) -> int:
+        """A new consumer at `step`, with None live: its number. Raises MemoryLimitError; then it is not open.
+
+        asks: nothing is built for it before it asks, and then no more than it asks for.
+        """
+        consumer, live_step = len(self.delivered), self._live_step()
         self.delivered[consumer] = []
-        fullest = max(self.occupied(), key=lambda lane: len(lane.members), default=None)
-        opened_at = self.lanes.open(consumer, step, terms)
-        if step is None and fullest is not None:
-            slowest = min(self.position[name] for name in fullest.members if name != consumer)
-            assert opened_at == min(slowest, fullest.window.stop - 1)
-        assert step is not None or opened_at == 0 or fullest is not None
-        self.tally["live"] += step is None and fullest is not None
-        self.position[consumer], self.terms[consumer] = opened_at, terms or ConsumerOptions()
+        opened_at = self.lanes.open(consumer, step, terms).position
+        assert opened_at == (live_step if step is None else step)
+        self.tally["live"] += step is None and bool(self.position)
+        self.reference.add(consumer, opened_at, terms or ConsumerOptions())
+        self._asks_until(consumer, opened_at if asks else END)
         self.check()
         return consumer
 
+    def _live_step(self) -> int:
+        """Where the slowest of the fullest lane is, within its window."""
+        lanes = [(len(self.reference.members(one)), -one) for one in self.reference.occupied()]
+        if not lanes:
+            return 0
+        fullest = -max(lanes)[1]
+        slowest = min(one.position for one in self.reference.members(fullest).values())
+        return min(slowest, self.reference.lanes[fullest].window.stop - 1)
+
+    def _asks_until(self, consumer: int, step: int) -> None:
+        self.lanes.consumers[consumer].asked_until = self.reference.readers[consumer].asked_until = step
+
     def ask(
-        self, consumer: int, step: int | None = None, *, demanded: bool = True, jumps: bool = False
+        self,
+        consumer: int,
+        step: int | None = None,
+        *,
+        demanded: bool = True,
+        jumps: bool = False,
+        alone: bool = False,
     ) -> Answer | None:
-        """Ask for `step`, by default the next one. Raises MemoryLimitError, then it may ask again, and EvictedError."""
+        """Ask for `step`, by default the next one. Raises MemoryLimitError, then it may ask again, and EvictedError.
+
+        alone: nothing is built for it beyond that step.
+        """
         step = self.position[consumer] if step is None else step
-        lane, was_split = self.lane_of(consumer), self.lanes.consumers[consumer].split
+        was_split = self.reference.readers[consumer].split
         had_room = self.takes(self.prefetch) and not self.limits.max_lanes
-        goes_to = None if lane is None else self._goes_on_in(consumer, lane, step)
-        if lane is not None and jumps and self._is_in_its_own_way(consumer, lane, step):
-            goes_to, self.tally["jumped"] = None, self.tally["jumped"] + 1
-        self.position[consumer] = step
-        self._stop_waiting(consumer)
+        lane_id, goes_to = self.reference.readers[consumer].lane_id, self.reference.stays_in(consumer, step, jumps)
         try:
-            answer = self.lanes.ask(consumer, step, demanded=demanded, jumps=jumps)
+            answers = self.lanes.ask(consumer, step, demanded=demanded, jumps=jumps)
         except EvictedError:
             assert was_split
             assert not had_room
+            self.reference.leave(consumer)
             self._is_put_out(consumer)
             self.check()
             raise
-        if goes_to is not None:
-            assert self.lane_of(consumer) is goes_to
-            self.tally["merged"] += goes_to is not lane
-        self.waiting[consumer] = step
-        self.demanding |= {consumer} if demanded else set()
-        self._receive([(consumer, answer)] if answer is not None else [])
+        except MemoryLimitError as error:
+            self.reference.refuse(consumer, step, had_lane="has no memory" in error.message)
+            self.reference.readers[consumer].asked_until = self.lanes.consumers[consumer].asked_until
+            raise
+        self.tally["merged"] += goes_to not in (None, lane_id)
+        self.tally["jumped"] += jumps and goes_to is None and lane_id is not None
+        self.reference.wait(consumer, step, demanded, jumps)
+        self._receive(answers)
+        if not answers or self.reference.readers[consumer].asked_until > step:
+            self._asks_until(consumer, step + 1 if alone else END)
         self.check()
-        return answer
+        return answers[0][1] if answers else None
 
     def demand(self, consumer: int) -> None:
         """What the consumer waits for, if it does, it cannot go on without from now on."""
         self.lanes.demand(consumer, self.waiting.get(consumer, -1))
-        self.demanding |= {consumer} & self.waiting.keys()
+        if consumer in self.waiting:
+            self.reference.readers[consumer].demanded = True
         self.check()
 
     def release(self, consumer: int, lease: int) -> None:
         if lease in self.views and self.views[lease][0] == consumer:
             self._end_view(lease)
-        self.lanes.release(consumer, lease)
+            self.reference.release(consumer, lease)
+        assert self.lanes.release(consumer, lease) == []
         self.check()
 
     def release_all(self, *consumers: int) -> None:
@@ -113,31 +136,39 @@ class World(Workers):
                 break
             self._pass_once(0)
         assert self.lanes.due_s() != 0, "somebody is overdue for ever"
-        for name in model_blame.at_base(self):
-            pace = self.terms[name].pace
-            assert pace.waits or self.debt[name] < pace.patience_s or not model_blame.could_leave(self, name)
+        for name in self.reference.blockers():
+            policy = self.reference.readers[name].options.policy
+            blocked_s = self.reference.blocked_s[name]
+            assert policy.waits or blocked_s < policy.patience_s or not model_blame.could_leave(self, name)
 
     def _pass_once(self, elapsed_s: float) -> None:
-        due_s, before = self.lanes.due_s(), self.members()
-        at_base, hoarders = model_blame.at_base(self), model_blame.hoarders(self)
-        self.debt |= model_blame.debts_after(self, elapsed_s)
+        due_s, blockers = self.lanes.due_s(), self.reference.blockers()
+        memory_blockers = model_blame.memory_blockers(self)
+        self.reference.pass_time(elapsed_s, memory_blockers)
         passed = self.lanes.pass_time(elapsed_s)
-        known, after = self.lanes.consumers, self.members()
-        evicted = {name for name in known if known[name].evicted} - self.put_out
-        evicted |= {name for name, _ in self.views.values()} - known.keys()
-        assert set(passed.evicted) == evicted & known.keys()
-        moved = {name for name, member in before.items() if after.get(name) is not member} - evicted
-        for name in moved | evicted:
-            pace, debt_s = self.terms[name].pace, self.debt[name]
-            overdue = name in at_base and not pace.waits and debt_s >= pace.patience_s
-            put_out = name in at_base | hoarders and 0 < self.limits.evict_after_s <= debt_s
-            assert overdue or (put_out and name in evicted), f"{name} left its lane without a reason"
-            self.tally["evicted" if name in evicted else "split"] += 1
-        assert bool(moved | evicted) == (due_s is not None and due_s <= elapsed_s)
-        for name in evicted:
-            self._is_put_out(name)
+        assert bool(passed.left) == (due_s is not None and due_s <= elapsed_s)
+        for name, why in passed.left:
+            blocked_s, reader = self.reference.blocked_s[name], self.reference.readers.get(name)
+            policy = reader.options.policy if reader else None
+            overdue = name in blockers and policy and not policy.waits and blocked_s >= policy.patience_s
+            put_out = name in blockers | memory_blockers and 0 < self.limits.evict_after_s <= blocked_s
+            assert overdue or (put_out and why), f"{name} left its lane without a reason"
+            self.tally["evicted" if why else "split"] += 1
+            if why:
+                self._is_put_out(name)
+            else:
+                self._is_split(name)
         self._receive(passed.answers)
         self.check()
+
+    def _is_split(self, name: int) -> None:
+        """It has left its lane; one that waits for a step gets another at once."""
+        reader = self.reference.readers[name]
+        wanted, demanded = reader.wanted, reader.demanded
+        self.reference.leave(name)
+        reader.split = True
+        if wanted is not None:
+            self.reference.wait(name, wanted, demanded, jumps=False)
 
     def retune(self, prefetch: int) -> None:
         """Raises ArgumentError, MemoryLimitError; nothing has changed then."""
@@ -149,15 +180,17 @@ class World(Workers):
             assert self.lanes.prefetch == self.prefetch
             raise
         self.tally["retuned up" if prefetch > self.prefetch else "retuned down"] += prefetch != self.prefetch
-        self.prefetch = prefetch
+        self.reference.resize(prefetch)
         self.check()
 
     def unlink(self, segment: str) -> None:
         """Somebody removes the name of a segment; what stood in it is built again for whoever has not got it."""
         self.memory.unlinked.add(segment)
         self.tally["unlinked"] += 1
-        for lane in self.lanes.lanes.values():
-            self.kept[lane.name] -= {slot.step for slot in lane.ring.slots if slot.segment == segment}
+        for lane_id, lane in self.lanes.lanes.items():
+            steps = self.reference.lanes[lane_id].steps
+            lost = [slot.step for slot in lane.ring.slots if slot.segment == segment]
+            steps |= {step: "lost" for step in lost if step is not None and steps[step] == "ready"}
         self.check()
 
     # --- what comes to be ----------------------------------------------------------------------------------
@@ -176,13 +209,14 @@ class World(Workers):
                 break
         assert not self.views
         for consumer, step in self.waiting.items():
-            lane = self.lane_of(consumer)
-            assert lane is not None
-            assert step not in lane.window
-            idle = model_blame.idle_at_base(self, lane)
+            lane_id = self.reference.readers[consumer].lane_id
+            assert lane_id is not None
+            assert step not in self.reference.lanes[lane_id].window
+            idle = self.reference.idle_at_base(lane_id)
             assert idle, f"{consumer} waits for nobody"
             assert not self.limits.evict_after_s
-            assert all(self.terms[name].pace.waits or not model_blame.could_leave(self, name) for name in idle)
+            policies = {name: self.reference.readers[name].options.policy for name in idle}
+            assert all(one.waits or not model_blame.could_leave(self, name) for name, one in policies.items())
         assert all(len(lane.ring.slots) <= self.prefetch for lane in self.lanes.lanes.values())
 
     def ask_or_be_put_out(self, consumer: int) -> None:
@@ -206,21 +240,6 @@ class World(Workers):
 
     # --- within ----------------------------------------------------------------------------------------------
 
-    def _goes_on_in(self, consumer: int, lane: Lane, step: int) -> Lane | None:
-        """Where a member that asks for its next step, or one of the window, is then; None for one that seeks."""
-        after_failure = lane.ring.state(self.position[consumer]) is SlotState.FAILED
-        if step not in (self.position[consumer], self.position[consumer] + after_failure) and step not in lane.window:
-            return None
-        met = next((other for other in self.occupied() if step in other.window), lane)
-        waits = any(self.terms[name].pace.waits for name in met.members)
-        return met if met.name < lane.name and (self.terms[consumer].pace.waits or not waits) else lane
-
-    @staticmethod
-    def _is_in_its_own_way(consumer: int, lane: Lane, step: int) -> bool:
-        """Whether the window cannot come to `step` before the member releases something."""
-        leased = lane.members[consumer].leases.values()
-        return bool(leased) and min(leased) + lane.prefetch <= step
-
     def _is_put_out(self, consumer: int) -> None:
         """What it reads stays with it for ever, and no lease is on it any more."""
         open_still = consumer in self.position
@@ -236,6 +255,5 @@ class World(Workers):
         self.memory.readers[grant.placement.segment] -= 1
 
     def _forget(self, consumer: int) -> None:
-        self.position.pop(consumer, None)
+        self.reference.remove(consumer)
         self.put_out.discard(consumer)
-        self._stop_waiting(consumer)

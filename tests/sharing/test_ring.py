@@ -47,7 +47,7 @@ def test_a_slot_changes_along_the_arrows(state: SlotState, change: str) -> None:
     assert ring.state(3) is ring.of(3).state is after
     assert ring.of(3).step == (None if after is FREE else 3)
     assert ring.of(3).content == {READY: "bytes", FAILED: "error"}.get(after)
-    assert ring.building() is (after is BUILDING)
+    assert ring.is_building() is (after is BUILDING)
 
 
 @pytest.mark.parametrize(("state", "change"), [(s, c) for s in SlotState for c in CHANGES if (s, c) not in ARROWS])
@@ -106,32 +106,44 @@ def test_only_a_step_that_is_done_and_stands_there_is_freed() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("before", SIZES)
-def test_what_stands_keeps_its_segment_and_content_in_a_ring_of_another_size(before: int, size: int) -> None:
+def test_what_stands_in_the_window_keeps_its_segment_and_content_in_a_ring_of_another_size(
+    before: int, size: int
+) -> None:
     ring = Ring([f"old-{place}" for place in range(before)])
-    standing = min(before, size)
-    for step in range(7, 7 + standing):
+    for step in range(7, 7 + before):
         ring.claim(step, Placement("segment", step, 1))
         ring.commit(step, f"bytes of {step}")
     kept = {slot.step: slot for slot in ring.slots if slot.step is not None}
-    other = Ring.of_slots(size, list(kept.values()), [f"new-{place}" for place in range(size - standing)])
-    assert [slot.place for slot in other.slots] == list(range(size))
-    assert len({slot.segment for slot in other.slots}) == size
-    for step in range(7, 7 + standing):
-        assert other.of(step) is kept[step]
-        assert (other.state(step), other.of(step).content) == (READY, f"bytes of {step}")
-    assert [slot.state for slot in other.slots].count(FREE) == size - standing
+    segments = {slot.segment for slot in ring.slots} | {f"new-{place}" for place in range(max(0, size - before))}
+    steps = range(7, 7 + size)
+    assert ring.missing_for(steps) == max(0, size - before)
+    left_over = ring.resize(steps, [f"new-{place}" for place in range(ring.missing_for(steps))])
+    assert [slot.place for slot in ring.slots] == list(range(size))
+    assert {slot.segment for slot in ring.slots} | set(left_over) == segments
+    for step in range(7, 7 + min(before, size)):
+        assert ring.of(step) is kept[step]
+        assert (ring.state(step), ring.of(step).content) == (READY, f"bytes of {step}")
+    assert [slot.state for slot in ring.slots].count(FREE) == max(0, size - before)
 
 
-@pytest.mark.parametrize("segments", [[], ["a"], ["a", "b", "c"]])
-def test_a_ring_is_made_with_a_segment_for_each_slot_and_no_more(segments: list[str]) -> None:
-    ring = ring_with_step_3(READY)
-    with pytest.raises(IntegrityError, match="no ring of 3"):
-        Ring.of_slots(3, [ring.of(3)], segments)
-
-
-def test_two_steps_that_want_one_slot_make_no_ring() -> None:
-    ring = Ring(["a", "b"])
-    for step in (0, 1):
+def test_a_build_that_has_no_place_in_a_smaller_ring_leaves_with_its_segment() -> None:
+    ring = Ring(["a", "b", "c", "d"])
+    for step in range(4):
         ring.claim(step, Placement("segment", 1, 1))
-    with pytest.raises(IntegrityError, match="no ring of 1"):
-        Ring.of_slots(1, ring.slots, [])
+    assert ring.missing_for(range(2)) == 0
+    assert ring.resize(range(2), []) == []
+    assert [slot.step for slot in ring.slots] == [0, 1]
+    assert [(slot.step, slot.segment) for slot in ring.leaving] == [(2, "c"), (3, "d")]
+    ring.abort(0)
+    ring.abort(1)
+    assert ring.is_building(), "workers still write into those that left"
+
+
+def test_a_ring_lacks_the_segments_of_builds_that_everyone_went_past() -> None:
+    ring = Ring(["a", "b"])
+    ring.claim(0, Placement("segment", 1, 1))
+    assert ring.missing_for(range(2, 5)) == 2
+    with pytest.raises(IntegrityError, match="no ring of 3"):
+        ring.resize(range(2, 5), ["c"])
+    assert ring.resize(range(2, 5), ["c", "d"]) == []
+    assert sorted(slot.segment for slot in ring.slots) == ["b", "c", "d"]

@@ -213,7 +213,7 @@ def test_a_failure_comes_to_each_consumer_at_its_step_after_those_before_it() ->
     world = World(4, 4)
     consumers = [world.open(0), world.open(0)]
     assert claim_all(world) == [0, 1, 2, 3]
-    world.failed(world.builds[0, 1])
+    world.failed(world.build_of(1))
     late = world.open(1)
     assert isinstance(world.ask(late), Failure)
     for consumer in consumers:

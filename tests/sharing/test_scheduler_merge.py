@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from loader_service.sharing.pace import ConsumerOptions, Pace
+from loader_service.sharing.consumer import ConsumerOptions, SlowConsumerPolicy
 from tests.sharing.model_events import PREFETCH, WAIT, claim_all, take
 from tests.sharing.model_world import World
 
-SPLIT = ConsumerOptions(Pace("split", 1.0))
+SPLIT = ConsumerOptions(SlowConsumerPolicy("split", 1.0))
 
 
 def go_to(world: World, consumer: int, position: int) -> None:
@@ -22,11 +22,12 @@ def test_one_who_catches_up_goes_over_to_the_older_lane_and_shares_its_builds(pr
     world = World(prefetch, 3 * prefetch)
     ahead, behind = world.open(100), world.open(90)
     go_to(world, behind, 100)
-    claims = len(world.kept[0])
+    steps = world.built_steps(0)
     assert take(world, behind).step == 100
     assert world.lane_of(behind) is world.lane_of(ahead) is world.lanes.lanes[0]
     assert len(world.lanes.lanes) == 1
-    assert len(world.kept[0]) == max(claims, prefetch), "nothing was built again"
+    assert world.built_steps(0)[: len(steps)] == steps
+    assert len(set(world.built_steps(0))) == len(world.built_steps(0)), "nothing was built again"
     assert world.delivered[behind] == list(range(90, 101))
 
 
@@ -134,7 +135,8 @@ def test_a_live_consumer_begins_where_the_slowest_of_the_fullest_lane_is() -> No
 
 def test_a_live_consumer_begins_at_0_where_there_is_nobody() -> None:
     world = World(4, 4)
-    assert world.position[world.open(None)] == 0
+    consumer = world.open(None)
+    assert world.position[consumer] == 0
     assert claim_all(world) == [0, 1, 2, 3]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loader_service.errors import EvictedError
+from loader_service.sharing.consumer import ConsumerOptions, SlowConsumerPolicy
 from loader_service.sharing.fairness import Limits
-from loader_service.sharing.pace import ConsumerOptions, Pace
 from tests.sharing.model_events import PREFETCH, SPLIT_AT_ONCE, WAIT, claim_all, quick_one, take
 from tests.sharing.model_world import World
 
@@ -22,7 +22,7 @@ def waiting_for(world: World, *slow: int) -> int:
 @pytest.mark.parametrize("holds", [False, True])
 def test_one_who_stands_still_is_split_off_exactly_after_its_patience(prefetch: int, holds: bool) -> None:
     world = World(prefetch, 3 * prefetch)
-    slow = world.open(0, ConsumerOptions(Pace("split", 1.0)))
+    slow = world.open(0, ConsumerOptions(SlowConsumerPolicy("split", 1.0)))
     if holds:
         take(world, slow)
     quick = waiting_for(world, slow)
@@ -47,7 +47,7 @@ def test_nobody_is_to_blame_while_nobody_waits() -> None:
 
 def test_one_who_only_asks_ahead_holds_nobody_up_until_it_demands() -> None:
     world = World(2, 6)
-    slow, quick = world.open(0, ConsumerOptions(Pace("split", 1.0))), world.open(0)
+    slow, quick = world.open(0, ConsumerOptions(SlowConsumerPolicy("split", 1.0))), world.open(0)
     for _ in range(2):
         world.release(quick, take(world, quick).lease_id)
     world.ask(quick, demanded=False)
@@ -72,7 +72,7 @@ def test_what_was_asked_for_ahead_and_is_demanded_is_built_first() -> None:
 
 def test_one_who_is_late_only_now_and_then_is_not_split_off() -> None:
     world = World(2, 6)
-    slow, quick = world.open(0, ConsumerOptions(Pace("split", 1.0))), world.open(0)
+    slow, quick = world.open(0, ConsumerOptions(SlowConsumerPolicy("split", 1.0))), world.open(0)
     for _ in range(40):
         first = take(world, slow)
         for _ in range(2):
@@ -92,7 +92,7 @@ def test_one_who_is_late_only_now_and_then_is_not_split_off() -> None:
 
 def test_two_who_are_slow_in_turns_are_both_split_off_in_the_end() -> None:
     world = World(4, 16)
-    slow = [world.open(0, ConsumerOptions(Pace("split", 0.5))) for _ in range(2)]
+    slow = [world.open(0, ConsumerOptions(SlowConsumerPolicy("split", 0.5))) for _ in range(2)]
     quick = waiting_for(world, *slow)
     for turn in range(3):
         late, early = slow[turn % 2], slow[1 - turn % 2]
@@ -134,7 +134,7 @@ def test_wait_is_lockstep_however_long_it_takes(prefetch: int) -> None:
 def test_each_of_those_at_the_base_leaves_only_while_somebody_waits_for_it() -> None:
     """Two who keep their first batch and want the third wait for each other: one split is enough."""
     world = World(2, 12)
-    pair = [world.open(0, ConsumerOptions(Pace("split", 1.0))) for _ in range(2)]
+    pair = [world.open(0, ConsumerOptions(SlowConsumerPolicy("split", 1.0))) for _ in range(2)]
     for name in pair:
         take(world, name)
         world.release(name, take(world, name).lease_id)
@@ -149,7 +149,7 @@ def test_one_who_waits_for_its_own_step_to_be_built_is_not_to_blame_though_it_as
     slow = world.open(0, SPLIT_AT_ONCE)
     other, quick = world.open(0, SPLIT_AT_ONCE), world.open(1)
     claim_all(world)
-    world.built(world.builds[0, 1])
+    world.built(world.build_of(1))
     world.release(quick, take_ready(world, quick))
     world.ask(quick)
     world.ask(slow, demanded=False)
@@ -251,7 +251,7 @@ def test_who_was_split_off_and_finds_no_memory_when_it_asks_is_put_out() -> None
 
 def test_a_debt_is_kept_across_a_split_so_that_one_who_stays_slow_does_not_hold_others_up_again() -> None:
     world = World(1, 6)
-    slow = world.open(0, ConsumerOptions(Pace("split", 2.0)))
+    slow = world.open(0, ConsumerOptions(SlowConsumerPolicy("split", 2.0)))
     quick = waiting_for(world, slow)
     world.pass_time(2.0)
     world.settle()

@@ -65,11 +65,11 @@ def test_a_leased_segment_is_neither_taken_nor_retired_until_its_last_lease_ends
     pool.give(segment)
     assert pool.take() != segment
     pool.unlease(segment)
-    assert pool.leased(segment)
+    assert pool.is_kept(segment)
     assert segment in memory.sizes
     pool.unlease(segment)
     assert segment not in memory.sizes
-    assert pool.leased(segment), "what is retired must not be written either"
+    assert pool.is_kept(segment), "what is retired must not be written either"
 
 
 def test_a_lease_that_ends_within_the_ring_leaves_the_segment_there() -> None:
@@ -90,24 +90,68 @@ def test_each_use_has_a_higher_generation_also_when_the_segment_was_away() -> No
     assert pool.use(pool.take()).generation == 3
 
 
-def test_growth_leaves_room_for_a_quarter_more_and_holds_for_all_next_segments() -> None:
+def measure(pool: SegmentPool, *pages: int) -> None:
+    """Batches of so many pages are built."""
+    for number in pages:
+        pool.measure(number * PAGE)
+
+
+def test_a_batch_of_unusual_size_gets_one_larger_segment_and_the_rings_keep_theirs() -> None:
+    pool, memory = pool_of(8, 99)
+    ring = pool.take_ring(8)
+    measure(pool, *[1] * 20)
+    large = pool.take(50 * PAGE)
+    measure(pool, 50)
+    assert (pool.nbytes(large), pool.segment_bytes) == (50 * PAGE, PAGE)
+    assert not pool.is_writable(large), "the next batch in its place is a usual one"
+    assert pool.nbytes(pool.swap(large)) == PAGE
+    for segment in ring:
+        pool.give(segment)
+    assert large not in memory.sizes
+    assert {pool.nbytes(segment) for segment in pool.take_ring(8)} == {PAGE}
+
+
+@pytest.mark.parametrize("earlier", [0, 1, 4, 100])
+def test_segments_grow_once_more_than_three_of_the_latest_batches_need_more(earlier: int) -> None:
     pool, _ = pool_of(2, 99)
-    assert pool.nbytes(pool.take(4 * PAGE)) == 5 * PAGE
-    assert pool.nbytes(pool.take()) == pool.segment_bytes == 5 * PAGE
-    assert pool.nbytes(pool.take(5 * PAGE)) == 5 * PAGE
+    measure(pool, *[1] * earlier, 8, 8, 8)
+    assert pool.segment_bytes == PAGE
+    measure(pool, 8)
+    assert pool.segment_bytes == 10 * PAGE, "with a quarter more"
+    measure(pool, 10, 9, 10)
+    assert pool.segment_bytes == 10 * PAGE
 
 
-def test_segments_too_small_are_retired_as_soon_as_they_are_idle() -> None:
+def test_segments_shrink_once_all_but_three_of_the_latest_64_batches_need_less_than_half() -> None:
+    pool, _ = pool_of(2, 99)
+    measure(pool, *[8] * 64, *[2] * 60)
+    assert pool.segment_bytes == 10 * PAGE
+    measure(pool, *[2] * 68)
+    assert pool.segment_bytes == 3 * PAGE
+
+
+def test_segments_never_shrink_below_what_is_configured() -> None:
+    memory = Memory(99 * PAGE)
+    pool = SegmentPool(memory, 2, 8 * PAGE, least_bytes=6 * PAGE)
+    measure(pool, *[1] * 256)
+    assert pool.segment_bytes == 8 * PAGE
+    pool = SegmentPool(memory, 2, 20 * PAGE, least_bytes=6 * PAGE)
+    measure(pool, *[1] * 256)
+    assert pool.segment_bytes == 6 * PAGE
+
+
+def test_segments_too_small_or_too_large_are_retired_as_soon_as_they_are_idle() -> None:
     pool, memory = pool_of(4, 99)
     pool.fill()
-    standing, leased = pool.take(), pool.take()
+    standing, leased, large = pool.take(), pool.take(), pool.take(50 * PAGE)
     pool.lease(leased)
     pool.give(leased)
-    large = pool.take(2 * PAGE)
+    measure(pool, 2, 2, 2, 2)
     assert sorted(memory.sizes) == sorted([standing, leased, large])
     pool.give(standing)
+    pool.give(large)
     pool.unlease(leased)
-    assert list(memory.sizes) == [large]
+    assert list(memory.sizes) == []
 
 
 def test_a_size_that_cannot_be_had_changes_nothing() -> None:
@@ -126,7 +170,7 @@ def test_what_is_given_up_to_an_evicted_reader_is_never_taken_again_and_retired_
     pool.give(segment)
     pool.abandon(segment)
     assert segment not in memory.sizes
-    assert pool.leased(segment)
+    assert pool.is_kept(segment)
     assert segment not in pool.take_ring(4)
 
 
@@ -136,7 +180,7 @@ def test_what_is_given_up_while_it_stands_is_retired_when_it_is_swapped_so_that_
     pool.lease(segment)
     pool.abandon(segment)
     assert segment in memory.sizes
-    assert pool.leased(segment)
+    assert pool.is_kept(segment)
     assert pool.swap(segment) != segment
     assert segment not in memory.sizes
 
@@ -175,7 +219,7 @@ def test_a_swap_without_memory_loses_nothing() -> None:
         pool.swap(segment)
     pool.unlease(segment)
     assert segment in memory.sizes
-    assert not pool.leased(segment)
+    assert not pool.is_kept(segment)
 
 
 def test_a_lost_segment_is_neither_taken_nor_written_and_retired_when_it_is_met() -> None:
@@ -183,13 +227,13 @@ def test_a_lost_segment_is_neither_taken_nor_written_and_retired_when_it_is_met(
     pool.fill()
     standing, spare = pool.take(), next(iter(memory.sizes.keys() - {next(iter(memory.sizes))}))
     memory.unlinked |= {standing, spare}
-    assert pool.leased(standing)
-    assert pool.lost(standing)
+    assert pool.is_kept(standing)
+    assert pool.is_lost(standing)
     assert pool.take() not in (standing, spare)
     assert spare not in memory.sizes
     assert pool.swap(standing) not in (standing, spare)
     assert standing not in memory.sizes
-    assert not pool.lost(standing), "what is retired is not lost, but gone"
+    assert not pool.is_lost(standing), "what is retired is not lost, but gone"
 
 
 def test_a_lost_segment_that_is_read_lives_until_that_has_ended() -> None:
@@ -199,7 +243,7 @@ def test_a_lost_segment_that_is_read_lives_until_that_has_ended() -> None:
     memory.unlinked.add(segment)
     assert pool.swap(segment) != segment
     assert segment in memory.sizes
-    assert pool.lost(segment)
+    assert pool.is_lost(segment)
     pool.unlease(segment)
     assert segment not in memory.sizes
 
@@ -271,6 +315,10 @@ class AnyUse(RuleBasedStateMachine):
             if segment not in self.memory.sizes:
                 self.standing.pop(place)
 
+    @rule(pages=st.sampled_from([1, 1, 1, 2, 3, 9]), times=st.sampled_from([1, 4, 64]))
+    def measures(self, pages: int, times: int) -> None:
+        measure(self.pool, *[pages] * times)
+
     @rule(reserve=st.integers(0, 9))
     def retunes(self, reserve: int) -> None:
         self.reserve = reserve
@@ -298,11 +346,11 @@ class AnyUse(RuleBasedStateMachine):
         assert set(self.standing) <= set(self.memory.sizes)
         for segment in self.memory.sizes:
             may_be_read = self.memory.readers[segment] > 0 or segment in self.memory.given_up
-            assert self.pool.leased(segment) is may_be_read
+            assert self.pool.is_kept(segment) is may_be_read
         assert len(self.pool) == len(self.memory.sizes)
         assert self.pool.total_bytes == sum(self.memory.sizes.values())
         assert len(idle) <= self.reserve
-        assert all(self.memory.sizes[segment] >= self.pool.segment_bytes for segment in idle)
+        assert all(1 <= self.memory.sizes[segment] / self.pool.segment_bytes <= 2 for segment in idle)
 
 
 TestAnyUse = AnyUse.TestCase

@@ -29,7 +29,7 @@ EXAMPLES: list[Any] = [
     messages.Welcome(1, 17, 4026531836, ["train", "ünïcode ✓"], 2**62 - 1),
     messages.Tune(8, "train", {"prefetch": 16, "memory_limit": "4GiB"}, 0),
     messages.Opened(2, 10, 8, 2, 1000, "0" * 64, {"seed": 7, "sampler": {"class": "x"}}),
-    messages.Ready(3, 5, 0, 12, 1, 2, 4, Placement("lsv-1-2-3-4", 9, 4096), 128, 2, b"\x90 any bytes", 8),
+    messages.Ready(3, 5, 0, 12, 1, 2, 4, Placement("lsv-1-2-3-4", 9, 4096), 128, 2, b"\x90 any bytes", 8, False),
     messages.Report(5, {"pid": 1, "streams": [{"name": "train"}], "memory_bytes": 0}),
     messages.Done(6),
     messages.Error(7, ArgumentError("batch_size is 0").to_record()),

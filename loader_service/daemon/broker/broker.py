@@ -1,8 +1,9 @@
 """The broker: requests in, replies out, and time.
 
 Owns `Broker`. Invariant: it alone changes the state of lanes; it neither opens sockets nor starts processes, it is
-handed ports for both. A message that does not fit is answered by an error and changes nothing. Before each event the
-time that has passed is accounted for, so that whoever is overdue has left its lane by then.
+handed ports for both. A message is dispatched once, by its type; a message that does not fit is answered by an error,
+in one place, and changes nothing. Before each event the time that has passed is accounted for, so that whoever blocks
+others too long has left its lane by then.
 """
 
 from __future__ import annotations
@@ -11,64 +12,83 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
-from loader_service.daemon.broker.build_queue import Builds, WorkerPort, Workers
+from loader_service.daemon.broker.build_queue import BuildQueue
 from loader_service.daemon.broker.clients import Client, Clients
-from loader_service.daemon.broker.replies import opened, ready
 from loader_service.daemon.broker.stream_state import StreamState
+from loader_service.daemon.ports import TaskMessage, Timer, Workers
 from loader_service.daemon.workers.crashes import Crash
-from loader_service.daemon.workers.messages import FromWorker
+from loader_service.daemon.workers.messages import Built
 from loader_service.errors import (
     ConsumerClosedError,
     EvictedError,
     LoaderServiceError,
     ProtocolError,
-    ServiceClosedError,
     UnknownStreamError,
 )
-from loader_service.sharing.consumer import Answer, Grant
-from loader_service.sharing.pace import ConsumerOptions, Pace
-from loader_service.wire.messages import Bye, Close, Closing, Demand, Done, Error, Get, Message, Open, Opened, Release
+from loader_service.sharing.consumer import Consumer, ConsumerOptions, Grant, SlowConsumerPolicy
+from loader_service.sharing.scheduler import Answers
+from loader_service.wire.messages import (
+    Bye,
+    Close,
+    Closing,
+    Demand,
+    Done,
+    Error,
+    Get,
+    Message,
+    Open,
+    Opened,
+    Ready,
+    Release,
+)
 
-__all__ = ["Broker", "Timer"]
+__all__ = ["Broker", "ConsumerRoute", "Handler"]
 
 _log = logging.getLogger("loader_service.broker")
 
 _MOMENT_S = 0.001
+"""Times shorter than this are accounted for together, unless somebody waits for somebody else."""
 
 Send = Callable[[bytes, Message], bool]
 """Sends a message to a client's socket, by identity; false where there is no such connection any more."""
+Handler = Callable[[bytes, Any], Message | None]
+"""Acts on one message from the socket of that identity; its reply, if it has one now. Raises LoaderServiceError."""
 
 
-class Timer(Protocol):
-    """The daemon's loop, as far as the broker cares."""
+@dataclass(slots=True, eq=False)
+class ConsumerRoute:
+    """The way from a consumer to its client; its state is that of the lanes.
 
-    def clock(self) -> float: ...
-    def after(self, delay_s: float, handler: Callable[[], None]) -> None: ...
-
-
-@dataclass(slots=True)
-class _Consumer:
-    """Where a consumer belongs, what its client calls it, which rows it reads, and what it waits for.
-
-    credit: leases that it may have at once; waiting: (socket, request) of its Get; next_step, left: what of that has
-    not been asked of the lanes yet; demanded: the step without which it said that it cannot go on.
+    Args:
+        client: whose it is.
+        number: what its client calls it.
+        stream: the stream that it reads.
+        shard: (rank, world), for `status`.
+        consumer: its record.
+        reply_to: (socket identity, request number) of its Get, while that is not answered by an error.
     """
 
     client: Client
-    name: int
+    number: int
     stream: StreamState
     shard: tuple[int, int]
-    credit: int
-    waiting: tuple[bytes, int] | None = None
-    next_step: int = 0
-    left: int = 0
-    demanded: int = -1
+    consumer: Consumer
+    reply_to: tuple[bytes, int] | None = None
 
 
 class Broker:
-    """All streams and clients of one daemon. retired: see `Builds`."""
+    """All streams and clients of one daemon.
+
+    Args:
+        streams: those that it serves.
+        clients: who is connected.
+        workers: who builds.
+        send: the way to the clients' sockets.
+        retired: see `BuildQueue`.
+        timer: the daemon's loop.
+    """
 
     def __init__(
         self,
@@ -79,61 +99,88 @@ class Broker:
         retired: list[str],
         timer: Timer,
     ) -> None:
-        self.streams = {stream.name: stream for stream in streams}
-        self.consumers: dict[int, _Consumer] = {}
-        self._builds = Builds(streams, workers, retired, self._answer)
+        self.streams: dict[str, StreamState] = {}
+        self.consumers: dict[int, ConsumerRoute] = {}
+        self.queue = BuildQueue(workers, retired)
+        for stream in streams:
+            self.add_stream(stream)
         self._clients, self._send, self._timer = clients, send, timer
-        self._numbers = count(1)
+        self._consumer_ids = count(1)
         self._now = timer.clock()
         self._wakes_at: float | None = None
+        self._someone_waits = False
+        self._handlers: dict[type[Message], Handler] = {
+            Bye: self._bye,
+            Close: self._close,
+            Demand: self._demand,
+            Get: self._get,
+            Open: self._open,
+            Release: self._release,
+        }
+
+    def add_stream(self, stream: StreamState) -> None:
+        """Serve one more stream."""
+        self.streams[stream.name] = stream
+        self.queue.streams.append(stream)
+
+    def add_handlers(self, handlers: dict[type[Message], Handler]) -> None:
+        """Let messages of other classes be answered, by whoever knows the answer."""
+        self._handlers |= handlers
 
     # --- events ------------------------------------------------------------------------------------------
 
     def handle(self, identity: bytes, message: Message) -> None:
         """Act on one message of a client; an error is its reply. After the last of a burst, `pump`."""
         self._pass_time()
+        handler = self._handlers.get(type(message), _refuse_kind)
         try:
-            self._dispatch(identity, message)
+            reply = handler(identity, message)
         except LoaderServiceError as error:
-            self._send(identity, Error(getattr(message, "request", 0), error.to_record()))
+            reply = _error(getattr(message, "request", 0), error)
+        if reply is not None:
+            self._send(identity, reply)
 
-    def worker_said(self, worker: WorkerPort, message: FromWorker) -> None:
-        """A task ended, or needs a larger segment."""
+    def worker_said(self, worker_id: int, message: TaskMessage) -> None:
+        """Take a worker's word on one of its tasks: it ended, needs a larger segment, or tells what it is about."""
         self._pass_time()
-        self._builds.worker_said(worker, message)
+        self._deliver(self.queue.worker_said(worker_id, message))
         self.pump()
 
-    def tasks_lost(self, tasks: list[int], death: Crash) -> None:
-        """Their worker died."""
+    def worker_died(self, worker_id: int, task_ids: list[int], crash: Crash) -> None:
+        """Take note that a worker ended with these tasks: they are built again, or fail."""
         self._pass_time()
-        self._builds.lost(tasks, death)
+        self._deliver(self.queue.worker_died(task_ids, crash))
+        self.pump()
+
+    def worker_ready(self, worker_id: int) -> None:
+        """Take note that one more worker can be given tasks."""
         self.pump()
 
     def client_gone(self, client: Client) -> None:
-        """The client said Bye or its process has ended: its consumers and leases end."""
+        """Take note that the client said Bye or its process has ended: its consumers and leases end."""
         self._pass_time()
-        for number in client.consumers.values():
-            self.consumers[number].stream.lanes.drop(number)
-            del self.consumers[number]
+        for consumer_id in client.consumers.values():
+            self.consumers.pop(consumer_id).stream.lanes.drop(consumer_id)
         client.consumers.clear()
         self.pump()
 
     def pump(self) -> None:
-        """Let the workers build what can be built, and wake up when somebody will be overdue."""
-        self._builds.pump()
+        """Let the workers build what can be built, and wake up when somebody is to leave its lane."""
+        self.queue.pump()
         dues = [due for stream in self.streams.values() if (due := stream.lanes.due_s()) is not None]
+        self._someone_waits = bool(dues)
         if dues and (self._wakes_at is None or self._now + min(dues) < self._wakes_at):
             self._wakes_at = at = self._now + min(dues)
             self._timer.after(min(dues), lambda: self._wake(at))
 
     def catch_up(self) -> None:
-        """Account for the time until now: who is overdue leaves its lane, and `status` tells of this moment."""
+        """Account for the time until now: who is to leave its lane leaves, and `status` tells of this moment."""
         self._pass_time(due=True)
         self.pump()
 
     def say_closing(self, reason: str) -> None:
         """Tell every client, on each of its connections that waits and on the one that said Hello."""
-        waiting = {consumer.waiting[0] for consumer in self.consumers.values() if consumer.waiting}
+        waiting = {route.reply_to[0] for route in self.consumers.values() if route.reply_to}
         for identity in waiting | {client.identity for client in self._clients}:
             self._send(identity, Closing(reason))
 
@@ -145,52 +192,32 @@ class Broker:
             self.catch_up()
 
     def _pass_time(self, *, due: bool = False) -> None:
-        """The time since the last event has passed in the state of now; that of a burst is accounted for in one go."""
+        """Account for the time since the last event, which has passed in the state of now."""
         now = self._timer.clock()
-        if not due and now - self._now < _MOMENT_S:
+        if now - self._now < _MOMENT_S and not due and not self._someone_waits:
             return
         elapsed_s, self._now = now - self._now, now
         for stream in self.streams.values():
-            known = len(stream.lanes.consumers)
             passed = stream.lanes.pass_time(elapsed_s)
-            for number, answer in passed.answers:
-                self._answer(number, answer)
-            for number in passed.evicted:
-                error = EvictedError(stream.lanes.consumers[number].evicted)
-                pid = self.consumers[number].client.pid
-                fields = {"stream": stream.name, "consumer": number, "pid": pid}
-                _log.warning("consumer %d of stream %s: %s", number, stream.name, error.message, extra=fields)
-                self._refuse(number, error)
-            if len(stream.lanes.consumers) < known:  # one that was closed lost its last leases
-                for number in list(self.consumers):
-                    self._forget_if_done(number)
+            self._deliver(passed.answers)
+            for consumer_id, why in passed.left:
+                self._tell_left(self.consumers[consumer_id], why)
 
-    # --- requests ----------------------------------------------------------------------------------------
-
-    def _dispatch(self, identity: bytes, message: Message) -> None:
-        client = self._clients.of(identity)
-        if client is None:
-            raise ServiceClosedError(
-                "this daemon does not know the client (it was started after the client connected); connect again"
-            )
-        if isinstance(message, Get):
-            self._get(identity, client, message)
-        elif isinstance(message, Demand):
-            self._demand(client, message)
-        elif isinstance(message, Release):
-            self._release(client, message)
-        elif isinstance(message, Open):
-            self._send(identity, self._open(client, message))
-        elif isinstance(message, Close):
-            self._close(client, message)
-            self._send(identity, Done(message.request))
-        elif isinstance(message, Bye):
-            if self._clients.forget(client):
-                self.client_gone(client)
+    def _tell_left(self, route: ConsumerRoute, why: str) -> None:
+        """Log who was split off, or evicted; the latter hears of it too."""
+        consumer_id, stream = route.consumer.consumer_id, route.stream.name
+        fields = {"stream": stream, "consumer": consumer_id, "pid": route.client.pid}
+        if why:
+            _log.warning("consumer %d of stream %s: %s", consumer_id, stream, why, extra=fields)
+            self._refuse(route, EvictedError(why))
+            self._forget_if_done(route)
         else:
-            raise ProtocolError(f"a {message.kind} message is not the broker's")
+            _log.info("consumer %d of %s goes on by itself; others waited for it", consumer_id, stream, extra=fields)
 
-    def _open(self, client: Client, message: Open) -> Opened:
+    # --- messages of clients -----------------------------------------------------------------------------
+
+    def _open(self, identity: bytes, message: Open) -> Opened:
+        client = self._clients.of(identity)
         self._clients.check_meant(message)
         client.check_new(message.consumer)
         stream = self.streams.get(message.stream)
@@ -198,102 +225,119 @@ class Broker:
             raise UnknownStreamError(
                 f"there is no stream {message.stream!r}; this daemon serves {', '.join(map(repr, self.streams))}"
             )
-        terms = ConsumerOptions(Pace(message.pace, message.patience_us / 1e6), message.hold or None)
-        number = next(self._numbers)
-        start_step = stream.lanes.open(number, None if message.live else message.start_step, terms)
-        credit, shard = terms.hold_in(stream.lanes.prefetch) + 1, (message.rank, message.world)
-        self.consumers[number] = _Consumer(client, message.consumer, stream, shard, credit)
-        client.consumers[message.consumer] = number
-        return opened(message.request, stream, start_step, credit - 1)
+        policy = SlowConsumerPolicy(message.pace, message.patience_us / 1e6)
+        options, consumer_id = ConsumerOptions(policy, message.hold or None), next(self._consumer_ids)
+        consumer = stream.lanes.open(consumer_id, None if message.live else message.start_step, options)
+        shard = (message.rank, message.world)
+        self.consumers[consumer_id] = ConsumerRoute(client, message.consumer, stream, shard, consumer)
+        client.consumers[message.consumer] = consumer_id
+        return Opened(
+            request=message.request,
+            start_step=consumer.position,
+            prefetch=stream.lanes.prefetch,
+            hold=consumer.max_leases,
+            steps_per_epoch=stream.steps_per_epoch,
+            fingerprint=stream.fingerprint,
+            description=stream.description,
+        )
 
-    def _get(self, identity: bytes, client: Client, message: Get) -> None:
-        number = client.consumers.get(message.consumer)
-        if number is None:
+    def _get(self, identity: bytes, message: Get) -> None:
+        client = self._clients.of(identity)
+        consumer_id = client.consumers.get(message.consumer)
+        if consumer_id is None:
             raise ConsumerClosedError(f"consumer {message.consumer} is not open; open the stream again at your step")
         if message.steps < 1:
             raise ProtocolError(f"a get message asks for {message.steps} steps; it must ask for at least 1")
-        consumer = self.consumers[number]
-        self._end_leases(number, keep=message.holds)
-        self._forget_if_done(number)
-        consumer.waiting = None
-        answer = consumer.stream.lanes.ask(number, message.step, demanded=message.demanded, jumps=True)
-        consumer.waiting = (identity, message.request)
-        consumer.next_step, consumer.left = message.step + 1, message.steps - 1
-        if answer is not None:
-            self._answer(number, answer)
+        route = self.consumers[consumer_id]
+        route.reply_to, lanes = None, route.stream.lanes
+        lanes.end_run(consumer_id, message.holds)
+        if route.consumer.closed:
+            self._forget_if_done(route)
+        answers = lanes.ask(consumer_id, message.step, steps=message.steps, demanded=message.demanded, jumps=True)
+        route.reply_to = identity, message.request
+        self._deliver(answers)
 
-    def _demand(self, client: Client, message: Demand) -> None:
-        number = client.consumers.get(message.consumer)
-        if number is not None:
-            self.consumers[number].demanded = message.step  # it may come before the release that lets it be asked for
-            self.consumers[number].stream.lanes.demand(number, message.step)
+    def _demand(self, identity: bytes, message: Demand) -> None:
+        consumer_id = self._clients.of(identity).consumers.get(message.consumer)
+        if consumer_id is not None:
+            self.consumers[consumer_id].stream.lanes.demand(consumer_id, message.step)
 
-    def _release(self, client: Client, message: Release) -> None:
-        number = client.consumers.get(message.consumer)
-        if number is None:
-            return  # it ended with its last lease, and the client says so again
-        for lease in message.leases:
-            self.consumers[number].stream.lanes.release(number, lease)
-        self._forget_if_done(number)
-        self._go_on(number)
+    def _release(self, identity: bytes, message: Release) -> None:
+        consumer_id = self._clients.of(identity).consumers.get(message.consumer)
+        if consumer_id is not None:  # else it ended with its last lease, and the client says so again
+            route = self.consumers[consumer_id]
+            self._deliver(route.stream.lanes.release(consumer_id, *message.leases))
+            if route.consumer.closed:
+                self._forget_if_done(route)
 
-    def _go_on(self, number: int) -> None:
-        """Ask for the steps that follow, as far as the consumer's credit reaches."""
-        consumer = self.consumers.get(number)
-        while consumer is not None and consumer.waiting is not None and consumer.left:
-            lanes = consumer.stream.lanes
-            if lanes.waits(number) or len(lanes.consumers[number].leases) >= consumer.credit:
-                return
-            step, consumer.next_step, consumer.left = consumer.next_step, consumer.next_step + 1, consumer.left - 1
-            try:
-                answer = lanes.ask(number, step, demanded=step == consumer.demanded)
-            except LoaderServiceError as error:
-                self._refuse(number, error)
-                return
-            if answer is None:
-                return
-            self._deliver(number, answer)
-
-    def _close(self, client: Client, message: Close) -> None:
-        number = client.consumers.get(message.consumer)
-        if number is None:
+    def _close(self, identity: bytes, message: Close) -> Done:
+        client = self._clients.of(identity)
+        consumer_id = client.consumers.get(message.consumer)
+        if consumer_id is None:
             client.give_up(message.consumer)
         else:
-            self.consumers[number].waiting = None
-            self.consumers[number].stream.lanes.close(number)
-            self._end_leases(number, keep=message.holds)
-            self._forget_if_done(number)
+            route = self.consumers[consumer_id]
+            route.reply_to = None
+            route.stream.lanes.close(consumer_id)
+            route.stream.lanes.end_run(consumer_id, message.holds)
+            self._forget_if_done(route)
+        return Done(message.request)
 
-    def _end_leases(self, number: int, keep: list[int]) -> None:
-        """End all leases but those that the client says it holds: whatever was lost on the way is put right."""
-        lanes = self.consumers[number].stream.lanes
-        known = lanes.consumers.get(number)
-        for lease in set(known.leases).difference(keep) if known else ():
-            lanes.release(number, lease)
+    def _bye(self, identity: bytes, _message: Bye) -> None:
+        client = self._clients.of(identity)
+        if self._clients.forget(client):
+            self.client_gone(client)
 
-    def _forget_if_done(self, number: int) -> None:
-        consumer = self.consumers.get(number)
-        if consumer is not None and number not in consumer.stream.lanes.consumers:
-            del self.consumers[number]
-            del consumer.client.consumers[consumer.name]
+    def _forget_if_done(self, route: ConsumerRoute) -> None:
+        """Forget a consumer that the lanes have forgotten: it was closed, and its last lease has ended."""
+        consumer_id = route.consumer.consumer_id
+        if consumer_id not in route.stream.lanes.consumers:
+            del self.consumers[consumer_id]
+            del route.client.consumers[route.number]
 
     # --- replies -----------------------------------------------------------------------------------------
 
-    def _answer(self, number: int, answer: Answer) -> None:
-        self._deliver(number, answer)
-        self._go_on(number)
+    def _deliver(self, answers: Answers) -> None:
+        """Tell consumers what they are answered; nobody is told who has not asked since its last error."""
+        for consumer_id, answer in answers:
+            route = self.consumers[consumer_id]
+            if not isinstance(answer, Grant):
+                self._refuse(route, answer.error)
+            elif route.reply_to is not None:
+                identity, request = route.reply_to
+                route.stream.metrics.delivered += 1
+                self._send(identity, _ready(request, answer, route.stream.lanes.prefetch))
 
-    def _deliver(self, number: int, answer: Answer) -> None:
-        consumer = self.consumers[number]
-        if not isinstance(answer, Grant):
-            self._refuse(number, answer.error)
-        elif consumer.waiting is not None:
-            consumer.stream.metrics.delivered += 1
-            self._send(consumer.waiting[0], ready(consumer.waiting[1], answer, consumer.stream.lanes.prefetch))
+    def _refuse(self, route: ConsumerRoute, error: LoaderServiceError | dict[str, Any]) -> None:
+        if route.reply_to is not None:
+            (identity, request), route.reply_to = route.reply_to, None
+            self._send(identity, _error(request, error))
 
-    def _refuse(self, number: int, error: LoaderServiceError | dict[str, Any]) -> None:
-        consumer = self.consumers[number]
-        if consumer.waiting is not None:
-            (identity, request), consumer.waiting = consumer.waiting, None
-            record = error if isinstance(error, dict) else error.to_record()
-            self._send(identity, Error(request, record))
+
+def _refuse_kind(_identity: bytes, message: Message) -> None:
+    raise ProtocolError(f"a {message.kind} message is not answered here")
+
+
+def _error(request: int, error: LoaderServiceError | dict[str, Any]) -> Error:
+    """Return the reply that carries an error, or the record of one."""
+    return Error(request, error if isinstance(error, dict) else error.to_record())
+
+
+def _ready(request: int, grant: Grant, prefetch: int) -> Ready:
+    """Return the answer to a Get, for a step that stands in its slot."""
+    built: Built = grant.content
+    return Ready(
+        request=request,
+        lease=grant.lease_id,
+        lane=grant.lane_id,
+        step=grant.step,
+        epoch=built.epoch,
+        step_in_epoch=built.step_in_epoch,
+        slot=grant.slot,
+        placement=grant.placement,
+        nbytes=built.nbytes,
+        rows=built.rows,
+        layout=built.layout,
+        prefetch=prefetch,
+        blocked=grant.blocked,
+    )

@@ -118,8 +118,18 @@ class Clients:
             self._loop.watch(client.pidfd, lambda: self.lose(client))
         return client
 
-    def of(self, identity: bytes) -> Client | None:
-        return self._known.get(token_of(identity))
+    def knows(self, identity: bytes) -> bool:
+        """Return whether this is a socket of a client that has said Hello."""
+        return identity[:_TOKEN_BYTES] in self._known
+
+    def of(self, identity: bytes) -> Client:
+        """Return the client of a socket. Raises ServiceClosedError where it has not said Hello to this daemon."""
+        client = self._known.get(identity[:_TOKEN_BYTES])
+        if client is None:
+            raise ServiceClosedError(
+                "this daemon does not know the client (it was started after the client connected); connect again"
+            )
+        return client
 
     def check_meant(self, message: Open | Tune | Stop) -> None:
         """Raises ServiceClosedError where an earlier daemon was meant: a socket delivers what it has left."""

@@ -1,29 +1,69 @@
-"""One stream of this daemon, and what `status` tells of it.
+"""One stream of this daemon, what it has done since the daemon started, and what `status` tells of it.
 
-Owns `StreamState`. Invariant: the report is plain values, a picture of the moment.
+Owns `StreamState` and `StreamMetrics`. Invariant: the report is plain values, a picture of the moment; memory for
+counts is bounded.
 """
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from loader_service.daemon.broker.metrics import StreamMetrics
 from loader_service.sharing.lane import Lane
 from loader_service.sharing.scheduler import RingScheduler
 
-__all__ = ["StreamState"]
+__all__ = ["StreamMetrics", "StreamState"]
+
+_LATEST = 1 << 16
+
+
+@dataclass(slots=True)
+class StreamMetrics:
+    """Counts of one stream.
+
+    Args:
+        built: builds that succeeded.
+        failed: steps that did not.
+        lost: tasks that died with their worker.
+        delivered: grants.
+        verified: steps built a second time.
+        impure: verified steps that differed or raised.
+        unverified: steps that were to be verified and were not.
+        latest: the steps of the latest 65,536 builds.
+    """
+
+    built: int = 0
+    failed: int = 0
+    lost: int = 0
+    delivered: int = 0
+    verified: int = 0
+    impure: int = 0
+    unverified: int = 0
+    latest: deque[int] = field(default_factory=lambda: deque(maxlen=_LATEST))
+
+    def builds(self) -> list[list[int]]:
+        """Return [step, how often it was built] over the latest builds, by step."""
+        return [list(item) for item in sorted(Counter(self.latest).items())]
 
 
 @dataclass(slots=True)
 class StreamState:
-    """What the workers said of the stream, its lanes, its counts.
+    """The facts of a stream as the workers told them, its consumers and lanes, and its counts.
 
-    number: its place among the daemon's streams; verify: N, every Nth step is built twice, 0 for none.
+    Args:
+        name: as configured.
+        stream_id: its place among the daemon's streams.
+        steps_per_epoch: of its sampler.
+        fingerprint: digest of all that its bytes depend on.
+        description: what the fingerprint is a digest of.
+        lanes: its consumers and rings.
+        verify: N, every Nth step is built twice; 0 for none.
+        metrics: what it has done.
     """
 
     name: str
-    number: int
+    stream_id: int
     steps_per_epoch: int
     fingerprint: str
     description: dict[str, Any]
@@ -32,7 +72,7 @@ class StreamState:
     metrics: StreamMetrics = field(default_factory=StreamMetrics)
 
     def report(self, builds: bool) -> dict[str, Any]:
-        """As plain values; with `builds`, [step, how often it was built] of the latest builds too."""
+        """Return it as plain values; with `builds`, [step, how often it was built] of the latest builds too."""
         metrics = self.metrics
         told = {
             "name": self.name,
@@ -55,22 +95,21 @@ class StreamState:
         }
         return told | ({"builds": metrics.builds()} if builds else {})
 
-    def consumer(self, number: int) -> dict[str, Any]:
-        """One consumer of this stream: its position, its lane, the steps that it holds."""
-        known = self.lanes.consumers[number]
-        member = None if known.lane is None else known.lane.members[number]
+    def consumer(self, consumer_id: int) -> dict[str, Any]:
+        """Return one consumer of this stream: its position, its lane, the steps that it holds."""
+        consumer = self.lanes.consumers[consumer_id]
         return {
-            "consumer": number,
+            "consumer": consumer_id,
             "stream": self.name,
-            "position": known.position,
-            "lane": None if known.lane is None else known.lane.name,
-            "pace": known.terms.pace.policy,
-            "hold": known.hold,
-            "waits_for": None if member is None or not member.demanded else member.wanted,
-            "holds": [] if member is None else sorted(member.leases.values()),
-            "leases": len(known.leases),
-            "held_others_up_s": round(known.debt_s if member is None else member.debt_s, 3),
-            "evicted": known.evicted,
+            "position": consumer.position,
+            "lane": consumer.lane_id,
+            "pace": consumer.options.policy.name,
+            "hold": consumer.max_leases,
+            "waits_for": consumer.wanted if consumer.demanded else None,
+            "holds": sorted(consumer.held_steps.values()),
+            "leases": len(consumer.leases),
+            "held_others_up_s": round(consumer.blocked_others_s, 3),
+            "evicted": consumer.evicted,
         }
 
     def _lane(self, lane: Lane) -> dict[str, Any]:
@@ -82,9 +121,9 @@ class StreamState:
                 "segment": slot.segment,
                 "generation": slot.placement.generation if slot.placement else 0,
                 "bytes": self.lanes.pool.nbytes(slot.segment),
-                "leased": self.lanes.pool.leased(slot.segment),
+                "leased": self.lanes.pool.is_kept(slot.segment),
             }
             for slot in lane.ring.slots
         ]
-        slowest = [name for name, member in lane.members.items() if member.cursor == lane.base]
-        return {"lane": lane.name, "base": lane.base, "waits_for_consumers": slowest, "slots": slots}
+        slowest = [consumer_id for consumer_id, member in lane.members.items() if member.cursor == lane.base]
+        return {"lane": lane.lane_id, "base": lane.base, "waits_for_consumers": slowest, "slots": slots}

@@ -50,5 +50,5 @@ def apply_settings(
         raise
     for stream in served:
         limits = ring_limits(config, config.streams[stream.name])
-        stream.lanes.rings.max_lanes, stream.lanes.debts.evict_after_s = limits.max_lanes, limits.evict_after_s
+        stream.lanes.rings.max_lanes, stream.lanes.fairness.evict_after_s = limits.max_lanes, limits.evict_after_s
     workers.resize(config.server.workers)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import stat
 from contextlib import suppress
@@ -86,6 +87,19 @@ def _open_own(path: Path) -> int:
         return fd
     os.close(fd)
     raise gone
+
+
+def _free_pages(path: Path) -> None:
+    """Give the pages of a segment back, whoever has it mapped; where that cannot be done they go with the mappings."""
+    if not hasattr(mmap, "MADV_REMOVE"):
+        return
+    with suppress(OSError):
+        fd = _open_own(path)
+        try:
+            with mmap.mmap(fd, 0) as pages:
+                pages.madvise(mmap.MADV_REMOVE)
+        finally:
+            os.close(fd)
 
 
 def _unlink(memory: SharedMemory) -> None:
@@ -187,10 +201,18 @@ class SharedMemoryAllocator:
         self._check_limit(slots * slot_bytes)
         self._check_free(slots * slot_bytes)
 
-    def retire(self, segment: str) -> None:
-        """Unlink a segment; whoever has it mapped keeps it. `retired` collects the names for the workers."""
+    def retire(self, segment: str, *, may_be_read: bool = True) -> None:
+        """Unlink a segment. `retired` collects the names for the workers.
+
+        Args:
+            segment: its name.
+            may_be_read: somebody may go on reading it, so whoever has it mapped keeps it. Otherwise its pages are free
+                at once: who still has it mapped, a client that idles after a jump, reads zeros and keeps no memory.
+        """
         retired = self._segments.pop(segment)
         self.used_bytes -= retired.memory.size
+        if not may_be_read and retired.is_there:
+            _free_pages(Path(retired.path))
         (_unlink if retired.is_there else _forget)(retired.memory)
         self.retired.append(segment)
 

@@ -13,15 +13,14 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from itertools import count as counter
 
-from loader_service.daemon.server.event_loop import Loop
+from loader_service.daemon.ports import EventSource, StartEvents, WorkerEvents
 from loader_service.daemon.workers.crashes import Crash
 from loader_service.daemon.workers.messages import (
     Build,
     Built,
     Failed,
-    FromWorker,
     Start,
     Started,
     StartFailed,
@@ -33,8 +32,9 @@ from loader_service.daemon.workers.messages import (
 )
 from loader_service.daemon.workers.watchdog import Timeouts, Watchdog
 from loader_service.daemon.workers.worker_process import EXIT_S, MAX_FAILED_STARTS, Worker
+from loader_service.errors import FactoryError
 
-__all__ = ["Supervisor", "Watcher", "Worker"]
+__all__ = ["Supervisor", "Worker"]
 
 _log = logging.getLogger("loader_service.supervisor")
 _AHEAD = 2
@@ -44,56 +44,65 @@ _BURST = 32
 _MAX_BACKOFF_S = 5.0
 
 
-class Watcher(Protocol):
-    """Who is told what the workers do."""
-
-    def worker_said(self, worker: Worker, message: FromWorker) -> None: ...
-    def worker_died(self, worker: Worker, tasks: list[int], death: Crash) -> None: ...
-    def workers_gone(self, how: str) -> None: ...
-
-
 class Supervisor:
-    """`count` workers; number i is told `start(i)` first."""
+    """`count` workers, each told `start(worker_id)` first.
+
+    Args:
+        loop: the daemon's event loop.
+        start_events: who is told how workers start, and that none is left.
+        count: how many workers.
+        start: the first message to a worker.
+        timeouts: of starts and builds; None for none.
+    """
 
     def __init__(
         self,
-        loop: Loop,
-        watcher: Watcher,
+        loop: EventSource,
+        start_events: StartEvents,
         count: int,
         start: Callable[[int], Start],
         timeouts: Timeouts | None = None,
     ) -> None:
-        self._loop, self._watcher, self._start = loop, watcher, start
+        self._loop, self._start_events, self._start = loop, start_events, start
         self._timeouts = timeouts or Timeouts()
-        self._hangs = Watchdog(loop, self)
-        self.workers = [Worker(number) for number in range(count)]
+        self._watchdog = Watchdog(loop, self)
+        self._worker_ids = counter()
+        self.events: WorkerEvents | None = None
+        """Who is told what becomes of tasks; set before the first one is assigned."""
+        self.workers = [Worker(next(self._worker_ids)) for _ in range(count)]
         self._dismissed: list[subprocess.Popen[bytes]] = []
         self._stopping = False
 
     def spawn_all(self) -> None:
+        """Start a process for every worker."""
         for worker in self.workers:
             self._spawn(worker)
 
-    def next_free(self, but: Worker | None = None) -> Worker | None:
-        """The ready worker with the fewest tasks, if it can take one more; not `but`."""
-        free = [one for one in self._at_work() if one is not but and len(one.tasks) < _AHEAD]
-        return min(free, key=lambda worker: len(worker.tasks), default=None)
+    # --- the broker's `Workers` ----------------------------------------------------------------------------
 
-    def has_others(self, worker: Worker) -> bool:
-        """Whether some other worker is ready, however busy it is."""
-        return any(one is not worker for one in self._at_work())
+    def next_free(self, but: int | None = None) -> int | None:
+        """Return the ready worker with the fewest tasks, if it can take one more; never `but`."""
+        free = None
+        for one in self.workers:
+            if one.ready and not one.leaving and one.number != but and len(one.tasks) < _AHEAD:
+                free = one if free is None or len(one.tasks) < len(free.tasks) else free
+        return None if free is None else free.number
 
-    def assign(self, worker: Worker, task: Build | Verify) -> None:
+    def has_others(self, worker_id: int) -> bool:
+        """Return whether some other worker is ready, however busy it is."""
+        return any(one.ready and not one.leaving and one.number != worker_id for one in self.workers)
+
+    def assign(self, worker_id: int, task: Build | Verify) -> None:
+        """Give the worker one more task."""
+        worker = self._worker(worker_id)
         worker.tasks.append(task.task)
         if len(worker.tasks) == 1:
-            self._hangs.begin(worker, self._timeouts.build_s)
-        self.send(worker, task)
+            self._watchdog.begin(worker, self._timeouts.build_s)
+        self._send(worker, task)
 
-    def send(self, worker: Worker, message: ToWorker) -> None:
-        """Send one message; a worker that is gone is noticed by its pidfd, so the failure says nothing new."""
-        with suppress(OSError):
-            if worker.connection is not None:
-                worker.connection.send_bytes(encode(message))
+    def send(self, worker_id: int, message: ToWorker) -> None:
+        """Send one message."""
+        self._send(self._worker(worker_id), message)
 
     def broadcast(self, message: ToWorker) -> None:
         """Send to all that are ready; to one at work as it ends its steps, for it reads nothing meanwhile."""
@@ -102,6 +111,8 @@ class Supervisor:
                 worker.later.append(message)
                 self._send_later(worker, 0)
 
+    # --- how many, and the end -----------------------------------------------------------------------------
+
     def resize(self, count: int) -> None:
         """Have `count` workers: new ones are started; those too many end as soon as they have done their tasks."""
         staying = [worker for worker in self.workers if not worker.leaving]
@@ -109,13 +120,13 @@ class Supervisor:
         for worker in staying[count:]:
             worker.leaving = True
             self._dismiss_if_done(worker)
-        first = max((worker.number for worker in self.workers), default=-1) + 1
-        for number in range(first, first + count - len(staying)):
-            self.workers.append(Worker(number))
+        for _ in range(count - len(staying)):
+            self.workers.append(Worker(next(self._worker_ids)))
             self._spawn(self.workers[-1])
 
-    def give_up(self, worker: Worker, how: str) -> None:
+    def give_up(self, worker_id: int, how: str) -> None:
         """Let nobody take this worker's place."""
+        worker = self._worker(worker_id)
         worker.failed_starts = MAX_FAILED_STARTS
         self._end(worker, Crash(how))
 
@@ -135,8 +146,14 @@ class Supervisor:
 
     # --- within ------------------------------------------------------------------------------------------
 
-    def _at_work(self) -> list[Worker]:
-        return [one for one in self.workers if one.ready and not one.leaving]
+    def _worker(self, worker_id: int) -> Worker:
+        return next(worker for worker in self.workers if worker.number == worker_id)
+
+    def _send(self, worker: Worker, message: ToWorker) -> None:
+        """Send one message; a worker that is gone is noticed by its pidfd, so the failure says nothing new."""
+        with suppress(OSError):
+            if worker.connection is not None:
+                worker.connection.send_bytes(encode(message))
 
     def _spawn(self, worker: Worker) -> None:
         if self._stopping or worker not in self.workers:
@@ -150,33 +167,47 @@ class Supervisor:
         self._loop.watch(connection.fileno(), lambda: self._read(worker))
         if worker.pidfd is not None:
             self._loop.watch(worker.pidfd, lambda: self._drain(worker))
-        self._hangs.begin(worker, self._timeouts.start_s)
-        self.send(worker, self._start(worker.number))
+        self._watchdog.begin(worker, self._timeouts.start_s)
+        self._send(worker, self._start(worker.number))
 
     def _read(self, worker: Worker) -> None:
-        """One message; the loop comes again while there are more."""
+        """Read one message and pass it on; the loop comes again while there are more."""
         try:
             assert worker.connection is not None  # it is watched only while it is open
             message = decode_from_worker(worker.connection.recv_bytes())
         except (EOFError, OSError):
             self._end(worker, self._reap(worker))
             return
-        if isinstance(message, Built | Failed | Verified):
-            self._task_ended(worker, message)
-        elif isinstance(message, Started):
-            worker.ready, worker.served, worker.failed_starts = True, True, 0
-            self._hangs.end(worker)
-        elif isinstance(message, StartFailed) and not worker.served:
-            worker.failed_starts = MAX_FAILED_STARTS  # the same code would fail again
-        self._watcher.worker_said(worker, message)
+        if isinstance(message, Started):
+            self._started(worker, message)
+        elif isinstance(message, StartFailed):
+            if not worker.served:
+                worker.failed_starts = MAX_FAILED_STARTS  # the same code would fail again
+            self._start_events.start_failed(worker.number, message.error)
+        elif self.events is not None:
+            if isinstance(message, Built | Failed | Verified):
+                self._task_ended(worker, message)
+            self.events.worker_said(worker.number, message)
         self._dismiss_if_done(worker)
+
+    def _started(self, worker: Worker, message: Started) -> None:
+        worker.ready, worker.served, worker.failed_starts = True, True, 0
+        self._watchdog.end(worker)
+        try:
+            self._start_events.worker_started(worker.number, message.streams)
+        except FactoryError as error:
+            self._start_events.start_failed(worker.number, error.to_record())
+            self.give_up(worker.number, error.message)
+        else:
+            if self.events is not None:
+                self.events.worker_ready(worker.number)
 
     def _task_ended(self, worker: Worker, message: Built | Failed | Verified) -> None:
         worker.tasks.remove(message.task)
         if worker.tasks:
-            self._hangs.begin(worker, self._timeouts.build_s)
+            self._watchdog.begin(worker, self._timeouts.build_s)
         else:
-            self._hangs.end(worker)
+            self._watchdog.end(worker)
         self._send_later(worker, _BURST)
         if isinstance(message, Built):
             worker.built, worker.streak = worker.built + 1, 0
@@ -207,7 +238,7 @@ class Supervisor:
     def _send_later(self, worker: Worker, limit: int) -> None:
         """Send the oldest `limit` of what waits, all to a worker that is idle."""
         for _ in range(min(limit, len(worker.later)) if worker.tasks else len(worker.later)):
-            self.send(worker, worker.later.popleft())
+            self._send(worker, worker.later.popleft())
 
     def _drain(self, worker: Worker) -> None:
         """The process has ended: read what it said before, then take note of its end."""
@@ -228,27 +259,28 @@ class Supervisor:
         stack = f"\n{death.stack}" if death.stack and not death.hung else ""  # that of one that hung is in the log
         again = f"; {len(tasks)} steps are built again" if tasks else ""
         _log.warning("%s%s%s", death.how, again, stack, extra={"worker": worker.number, "pid": worker.pid})
-        self._watcher.worker_died(worker, tasks, death)
+        if self.events is not None:
+            self.events.worker_died(worker.number, tasks, death)
         if worker.leaving:
             self._remove(worker)
         elif not worker.given_up:
             self._loop.after(self._backoff_s(worker), lambda: self._spawn(worker))
         elif all(one.given_up for one in self.workers if not one.leaving):
-            self._watcher.workers_gone(death.how)
+            self._start_events.workers_gone(death.how)
 
     @staticmethod
     def _backoff_s(worker: Worker) -> float:
         return min(0.1 * 2.0 ** min(worker.streak - 1, 10), _MAX_BACKOFF_S)
 
     def _disconnect(self, worker: Worker) -> None:
-        self._hangs.end(worker)
+        self._watchdog.end(worker)
         if worker.connection is not None:
             self._loop.unwatch(worker.connection.fileno())
         if worker.pidfd is not None:
             self._loop.unwatch(worker.pidfd)
         worker.close()
 
-    # --- the watcher of hangs ------------------------------------------------------------------------------
+    # --- the watchdog's events -----------------------------------------------------------------------------
 
     def hung(self, worker: Worker, elapsed_s: float, stack: str) -> None:
         """It is killed now; its end is noticed like any other."""

@@ -11,6 +11,7 @@ from typing import Any
 from loader_service.daemon.broker.broker import Broker
 from loader_service.daemon.broker.clients import Client, Clients
 from loader_service.daemon.broker.stream_state import StreamState
+from loader_service.daemon.ports import TaskMessage
 from loader_service.daemon.server.event_loop import Loop
 from loader_service.daemon.workers.crashes import Crash
 from loader_service.daemon.workers.messages import (
@@ -18,7 +19,6 @@ from loader_service.daemon.workers.messages import (
     Built,
     Explained,
     Failed,
-    FromWorker,
     ToWorker,
     Verified,
     Verify,
@@ -61,20 +61,21 @@ class FakeWorkers:
     def ready(self) -> list[FakeWorker]:
         return [one for one in self.all if one.number not in self.away]
 
-    def next_free(self, but: FakeWorker | None = None) -> FakeWorker | None:
-        free = [one for one in self.ready() if one is not but and len(one.tasks) < 2]
-        return min(free, key=lambda one: len(one.tasks), default=None)
+    def next_free(self, but: int | None = None) -> int | None:
+        free = [one for one in self.ready() if one.number != but and len(one.tasks) < 2]
+        first = min(free, key=lambda one: len(one.tasks), default=None)
+        return None if first is None else first.number
 
-    def has_others(self, worker: FakeWorker) -> bool:
-        return any(one is not worker for one in self.ready())
+    def has_others(self, worker_id: int) -> bool:
+        return any(one.number != worker_id for one in self.ready())
 
-    def assign(self, worker: FakeWorker, task: Build | Verify) -> None:
-        worker.tasks.append(task)
+    def assign(self, worker_id: int, task: Build | Verify) -> None:
+        self.all[worker_id].tasks.append(task)
         if isinstance(task, Build):
             self.given.append(task)
 
-    def send(self, worker: FakeWorker, message: ToWorker) -> None:
-        worker.told.append(message)
+    def send(self, worker_id: int, message: ToWorker) -> None:
+        self.all[worker_id].told.append(message)
 
     def broadcast(self, message: ToWorker) -> None:
         self.broadcasts.append(message)
@@ -97,7 +98,7 @@ class FakeMemory:
         self.sizes[name] = nbytes
         return name
 
-    def retire(self, segment: str) -> None:
+    def retire(self, segment: str, *, may_be_read: bool) -> None:
         del self.sizes[segment]
         self.retired.append(segment)
 
@@ -132,7 +133,10 @@ class FakeTimer:
 
 
 class BrokerHarness:
-    """A broker of streams "a" and "b", 10 steps an epoch, with greeted clients 1 and 2."""
+    """A broker of streams "a" and "b", 10 steps an epoch, with greeted clients 1 and 2.
+
+    reads_on: builds go on for every open consumer, as if it had asked for all steps that follow.
+    """
 
     def __init__(
         self,
@@ -142,7 +146,10 @@ class BrokerHarness:
         streams: str = "ab",
         limits: Limits | None = None,
         verify: int = 0,
+        *,
+        reads_on: bool = True,
     ) -> None:
+        self.reads_on = reads_on
         self.sent: list[tuple[bytes, Message]] = []
         self.limits, self.verify = limits, verify
         self.unreachable: set[bytes] = set()
@@ -182,7 +189,15 @@ class BrokerHarness:
         name = next(self._names)
         [reply] = self.say(client, replace(self.opening(name, stream, step), **others))
         assert isinstance(reply, Opened), reply
+        self._reads_on(client, name)
         return name
+
+    def _reads_on(self, client: int, name: int) -> None:
+        """Let what is built for a consumer not end where its requests do, unless they are of several steps."""
+        consumer_id = self.clients.of(identity(client)).consumers.get(name)
+        if consumer_id is not None and self.reads_on:
+            self.broker.consumers[consumer_id].consumer.asked_until = 2**63
+            self.broker.pump()
 
     def opening(self, name: int, stream: str = "a", step: int = 0, hold: int = 0) -> Open:
         """The message that opens a stream, to be split after a second."""
@@ -192,10 +207,13 @@ class BrokerHarness:
     def holds(self, consumer: int) -> list[int]:
         """All leases of a consumer: what its client says that it holds, if nothing was lost or dropped."""
         known = self.broker.consumers.get(consumer)
-        return list(known.stream.lanes.consumers[consumer].leases) if known else []
+        return list(known.consumer.leases) if known else []
 
     def get(self, consumer: int, step: int, client: int = 1, socket: int = 0, steps: int = 1) -> list[Message]:
-        return self.say(client, Get(next(self._requests), consumer, step, steps, self.holds(consumer), True), socket)
+        replies = self.say(client, Get(next(self._requests), consumer, step, steps, self.holds(consumer), True), socket)
+        if steps == 1:
+            self._reads_on(client, consumer)
+        return replies
 
     def close(self, consumer: int, client: int = 1) -> list[Message]:
         return self.say(client, Close(next(self._requests), consumer, self.holds(consumer)))
@@ -217,7 +235,7 @@ class BrokerHarness:
     def build(self, worker: int = 0, *differences: str, skipped: str = "") -> list[tuple[bytes, Message]]:
         """The worker finishes its first task; what was sent because of it. differences, skipped: of a verification."""
 
-        def built(task: Build | Verify) -> FromWorker:
+        def built(task: Build | Verify) -> TaskMessage:
             if isinstance(task, Verify):
                 return Verified(task.task, list(differences), skipped)
             epoch, step_in_epoch = divmod(task.step, 10)
@@ -234,23 +252,24 @@ class BrokerHarness:
             ),
         )
 
-    def _finish(self, worker: int, make: Callable[[Build | Verify], FromWorker]) -> list[tuple[bytes, Message]]:
+    def _finish(self, worker: int, make: Callable[[Build | Verify], TaskMessage]) -> list[tuple[bytes, Message]]:
         before = len(self.sent)
         one = self.workers.all[worker]
-        self.broker.worker_said(one, make(one.tasks.pop(0)))
+        self.broker.worker_said(worker, make(one.tasks.pop(0)))
         return self.sent[before:]
 
     def die(self, worker: int = 0, death: Crash | None = None) -> list[tuple[bytes, Message]]:
         """The worker ends; another takes its place at once."""
         before = len(self.sent)
         lost, self.workers.all[worker].tasks = self.workers.all[worker].tasks, []
-        self.broker.tasks_lost([task.task for task in lost], death or Crash(f"worker {worker} (pid 1) {KILLED}"))
+        crash = death or Crash(f"worker {worker} (pid 1) {KILLED}")
+        self.broker.worker_died(worker, [task.task for task in lost], crash)
         return self.sent[before:]
 
     def explain(self, *indices: int, rows: int, worker: int = 0) -> None:
         """The worker tells what it is about to build."""
         one = self.workers.all[worker]
-        self.broker.worker_said(one, Explained(one.tasks[0].task, list(indices), rows))
+        self.broker.worker_said(worker, Explained(one.tasks[0].task, list(indices), rows))
 
     def verifying(self, worker: int = 0) -> list[int]:
         """The steps that the worker has to verify."""
@@ -262,4 +281,4 @@ class BrokerHarness:
 
     def leased(self) -> list[str]:
         pools = [stream.lanes.pool for stream in self.broker.streams.values()]
-        return [name for pool in pools for name in pool._segments if pool.leased(name)]
+        return [name for pool in pools for name in pool._segments if pool.is_kept(name)]

@@ -51,7 +51,7 @@ def test_a_batch_is_answered_when_it_is_built() -> None:
     assert desk.say(1, Get(9, consumer, 13, 1, [], True), socket=5) == []
     [(socket, reply)] = desk.build()
     assert socket == identity(1, 5)
-    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.placement, 128, 4, b"a layout", 2)
+    assert reply == Ready(9, 1, 0, 13, 1, 3, 1, task.placement, 128, 4, b"a layout", 2, False)
 
 
 def test_a_batch_that_stands_ready_is_answered_at_once() -> None:
@@ -105,10 +105,10 @@ def test_a_client_that_did_not_say_hello_is_told_to_connect_again(message: Messa
 
 
 @pytest.mark.parametrize("message", [Status(7, False), Stop(7, 0)])
-def test_a_message_for_somebody_else_is_refused(message: Message) -> None:
+def test_a_message_that_nobody_answers_is_refused(message: Message) -> None:
     error = BrokerHarness().error(BrokerHarness().say(1, message))
     assert type(error) is ProtocolError
-    assert error.message == f"a {message.kind} message is not the broker's"
+    assert error.message == f"a {message.kind} message is not answered here"
 
 
 def test_another_clients_consumer_cannot_be_used() -> None:

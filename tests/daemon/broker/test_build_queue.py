@@ -165,7 +165,7 @@ def test_a_batch_that_needs_more_gets_a_larger_segment() -> None:
     desk.get(consumer, 0)
     worker = desk.workers.all[0]
     task = worker.tasks[0]
-    desk.broker.worker_said(worker, Need(task.task, 3 * PAGE))
+    desk.broker.worker_said(worker.number, Need(task.task, 3 * PAGE))
     [larger] = worker.told
     assert isinstance(larger, Larger)
     assert larger.task == task.task
@@ -183,12 +183,12 @@ def test_a_batch_for_which_there_is_no_memory_fails_with_that_error() -> None:
     desk.get(consumer, 0)
     worker = desk.workers.all[0]
     task = worker.tasks.pop(0)
-    desk.broker.worker_said(worker, Need(task.task, 30 * PAGE))
+    desk.broker.worker_said(worker.number, Need(task.task, 30 * PAGE))
     [denied] = worker.told
     assert isinstance(denied, Denied)
     assert denied.error["code"] == MemoryLimitError.code
     before = len(desk.sent)
-    desk.broker.worker_said(worker, Failed(task.task, denied.error))
+    desk.broker.worker_said(worker.number, Failed(task.task, denied.error))
     [(_, reply)] = desk.sent[before:]
     assert type(desk.error([reply])) is MemoryLimitError
 
@@ -248,7 +248,7 @@ class AnyOrder:
             self.desk.fail(worker)
         else:
             one = self.desk.workers.all[worker]
-            self.desk.broker.worker_said(one, Need(one.tasks[0].task, m * PAGE))
+            self.desk.broker.worker_said(worker, Need(one.tasks[0].task, m * PAGE))
             if isinstance(one.told[-1], Denied):
                 self.desk.fail(worker)
 
@@ -263,11 +263,11 @@ class AnyOrder:
             assert steps == list(self.asked[request])[: len(steps)]
             assert len(told) - len(steps) <= 1
             assert not any(isinstance(message, Error) for message in told[:-1])
-        builds = self.desk.broker._builds
-        written = {task.claim.placement.segment for task in [*builds._tasks.values(), *builds._verifications._waiting]}
+        builds = self.desk.broker.queue
+        written = {task.claim.placement.segment for task in [*builds._tasks.values(), *builds._to_verify]}
         assert not written & set(self.desk.leased())
         for number, consumer in self.desk.broker.consumers.items():
-            assert consumer.stream.consumer(number)["leases"] <= consumer.credit, "what `status` tells"
+            assert consumer.stream.consumer(number)["leases"] <= consumer.consumer.max_leases + 1, "what `status` tells"
         assert len(self.desk.timer.wanted) <= 50
 
     def end(self) -> None:

@@ -153,7 +153,7 @@ def test_a_verification_that_only_waited_behind_another_is_not_to_blame() -> Non
     assert desk.steps(1) == [1, 0]
     desk.workers.away = {1}
     desk.die(1)
-    deaths = desk.broker._builds._deaths
+    deaths = desk.broker.queue._crashes
     assert (deaths.count("a", 1), deaths.count("a", 0)) == (1, 0)
     assert desk.verifying(0) == [0], "by its builder, who is the only one left"
 
@@ -169,7 +169,7 @@ def test_a_lane_whose_consumers_leave_meanwhile_ends_with_the_verification() -> 
 
 def test_a_layout_too_large_to_travel_twice_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends much to a worker that sends much waits for one who waits for it."""
-    monkeypatch.setattr("loader_service.daemon.broker.verification._MAX_BYTES", 16)
+    monkeypatch.setattr("loader_service.daemon.broker.build_queue._MAX_VERIFY_BYTES", 16)
     desk = BrokerHarness(workers=2, prefetch=2, verify=2)
     consumer = desk.open()
     desk.get(consumer, 0)

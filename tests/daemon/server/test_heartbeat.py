@@ -26,7 +26,7 @@ class Watch:
         streams = {"s": {"factory": "tests.daemon.streams:small"}}
         server = {"heartbeat_s": 0.01, "endpoint": self.endpoint}
         self.service = Service(Config.of({"server": server, "streams": streams}), lambda endpoint: None)
-        self.service._front.bind(self.endpoint)
+        self.service._server_socket.bind(self.endpoint)
         self.context = zmq.Context()
         self.sockets: list[zmq.Socket[bytes]] = []
 
@@ -35,7 +35,7 @@ class Watch:
         socket.routing_id = name
         socket.connect(self.endpoint)
         self.sockets.append(socket)
-        self.until(lambda: self.service._front.send(name, Ping()), "connected")
+        self.until(lambda: self.service._server_socket.send(name, Ping()), "connected")
         return socket
 
     def greet(self, client: int, namespace: int, number: int = 0) -> zmq.Socket[bytes]:
@@ -103,7 +103,7 @@ def test_one_that_closed_all_but_the_socket_that_ends_its_leases_is_still_there(
     """It has views, and would see them change if its leases ended with its other connections."""
     greeted, first = watch.greet(1, 0, 1), watch.connect(identity(1, 0))
     greeted.close(linger=0)
-    watch.until(lambda: not watch.service._front.send(identity(1, 1), Ping()), "gone")
+    watch.until(lambda: not watch.service._server_socket.send(identity(1, 1), Ping()), "gone")
     watch.service._ping()
     assert len(watch.service._clients) == 1
     first.close(linger=0)

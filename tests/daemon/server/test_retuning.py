@@ -18,8 +18,7 @@ from loader_service.errors import (
     LoaderServiceError,
     MemoryLimitError,
 )
-from loader_service.sharing.consumer import Grant
-from loader_service.sharing.pace import ConsumerOptions
+from loader_service.sharing.consumer import ConsumerOptions, Grant
 from loader_service.sharing.scheduler import RingScheduler
 from loader_service.sharing.segment_pool import SegmentPool
 
@@ -71,10 +70,9 @@ class Daemon:
             (
                 stream.lanes.prefetch,
                 stream.lanes.rings.max_lanes,
-                stream.lanes.debts.evict_after_s,
+                stream.lanes.fairness.evict_after_s,
                 stream.lanes.pool.reserve,
                 [len(lane.ring.slots) for lane in stream.lanes.lanes.values()],
-                [lane.prefetch for lane in stream.lanes.lanes.values()],
             )
             for stream in self.served
         ]
@@ -104,7 +102,7 @@ def test_the_parts_follow_each_setting(daemon: Daemon) -> None:
     daemon.tune(workers=5, memory_limit="1MiB", evict_after_s=2.5, max_lanes=3, prefetch=6)
     streams, limit_bytes, counts, _ = daemon.state()
     assert (limit_bytes, counts) == (2**20, [5])
-    assert streams == [(6, 3, 2.5, 6, [], [])] * 2
+    assert streams == [(6, 3, 2.5, 6, [])] * 2
     daemon.tune("b", prefetch=2)
     assert [stream.lanes.prefetch for stream in daemon.served] == [6, 2]
     assert daemon.workers.counts == [5, 5]
@@ -118,10 +116,10 @@ def test_rings_that_are_there_have_the_new_size(daemon: Daemon) -> None:
         daemon.tune("a", prefetch=prefetch)
         assert [len(lane.ring.slots) for lane in lanes.lanes.values()] == [prefetch]
         assert daemon.memory.used_bytes == prefetch * PAGE
+    lanes.ask(1, 0)
     claim = lanes.rings.claim(demanded=False)
     assert claim is not None
-    lanes.built(claim, "content")
-    granted = lanes.ask(1, 0)
+    [(_, granted)] = lanes.built(claim, "content")
     assert isinstance(granted, Grant)
     assert granted.content == "content"
 
@@ -142,8 +140,8 @@ def test_a_lower_memory_limit_holds_from_the_next_segment_on(daemon: Daemon) -> 
 @pytest.mark.parametrize(("hold", "prefetch"), [(2, 2), (3, 2), (3, 3), (7, 4)])
 def test_a_ring_too_small_for_what_consumers_may_hold_is_refused(daemon: Daemon, hold: int, prefetch: int) -> None:
     """The first stream had followed by then; it is as it was, with its ring."""
-    daemon.served[0].lanes.open(1, 0, ConsumerOptions(hold=1))
-    daemon.served[1].lanes.open(1, 0, ConsumerOptions(hold=hold))
+    daemon.served[0].lanes.open(1, 0, ConsumerOptions(max_leases=1))
+    daemon.served[1].lanes.open(1, 0, ConsumerOptions(max_leases=hold))
     told = daemon.refused(
         ArgumentError, prefetch=prefetch, workers=9, memory_limit="1GiB", evict_after_s=1, max_lanes=1
     )
@@ -164,11 +162,11 @@ def test_a_larger_ring_than_memory_allows_is_refused(daemon: Daemon) -> None:
 
 def test_what_a_closed_consumer_held_binds_no_setting_and_status_still_tells_of_it(daemon: Daemon) -> None:
     stream = daemon.served[0]
-    stream.lanes.open(1, 0, ConsumerOptions(hold=3))
+    stream.lanes.open(1, 0, ConsumerOptions(max_leases=3))
+    stream.lanes.ask(1, 0)
     claim = stream.lanes.rings.claim(demanded=False)
     assert claim is not None
     stream.lanes.built(claim, "content")
-    stream.lanes.ask(1, 0)
     stream.lanes.close(1)
     daemon.tune("a", prefetch=2)
     assert stream.consumer(1)["hold"] == 3

@@ -17,7 +17,7 @@ def numbers(one: WorkerHarness) -> list[int]:
 
 
 def assign(one: WorkerHarness, worker: Worker, task: int, step: int = 0) -> None:
-    one.supervisor.assign(worker, Build(task, 0, step, Placement(one.segment, task, NBYTES)))
+    one.supervisor.assign(worker.number, Build(task, 0, step, Placement(one.segment, task, NBYTES)))
 
 
 def until_gone(one: WorkerHarness, *pids: int) -> None:
@@ -133,12 +133,12 @@ def test_those_that_were_given_up_leave_before_those_that_work(crew: Begin) -> N
     one = crew(count=3)
     one.until_ready()
     for worker in one.supervisor.workers[:2]:
-        one.supervisor.give_up(worker, "it makes another stream")
+        one.supervisor.give_up(worker.number, "it makes another stream")
     one.supervisor.resize(2)
     assert numbers(one) == [0, 2]
     one.supervisor.resize(1)
     assert numbers(one) == [2]
-    assert (one.supervisor.next_free(), one.gone) == (one.first, [])
+    assert (one.supervisor.next_free(), one.gone) == (one.first.number, [])
 
 
 def test_the_last_that_stays_is_missed_though_others_are_yet_to_leave(crew: Begin) -> None:
@@ -146,7 +146,7 @@ def test_the_last_that_stays_is_missed_though_others_are_yet_to_leave(crew: Begi
     one.until_ready()
     assign(one, one.supervisor.workers[1], 1)
     one.supervisor.resize(1)
-    one.supervisor.give_up(one.first, "it makes another stream")
+    one.supervisor.give_up(one.first.number, "it makes another stream")
     assert one.gone == ["it makes another stream"]
 
 
@@ -156,7 +156,7 @@ def test_one_that_is_given_up_while_it_leaves_is_reaped(crew: Begin) -> None:
     leaving, pid = one.supervisor.workers[1], one.pids()[1]
     assign(one, leaving, 1)
     one.supervisor.resize(1)
-    one.supervisor.give_up(leaving, "no use")
+    one.supervisor.give_up(leaving.number, "no use")
     assert (numbers(one), one.died, one.gone) == ([0], [(1, [1], "no use")], [])
     os.kill(pid, signal.SIGKILL)
     until_gone(one, pid)

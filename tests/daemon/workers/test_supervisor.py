@@ -57,13 +57,13 @@ def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(c
     need = one.until_said(Need)
     assert need == Need(1, 64 + streams.small().layout(0).nbytes)
     refusal = MemoryLimitError("there is no more").to_record()
-    one.supervisor.send(one.first, Denied(1, refusal))
+    one.supervisor.send(one.first.number, Denied(1, refusal))
     failed = BuildError(step=0, cause_type="MemoryLimitError", cause_message="there is no more").to_record()
     assert one.until_said(Failed) == Failed(1, failed)
     assert one.until_said(Need, 2).task == 2
     larger = one.memory.create(NBYTES)
-    one.supervisor.send(one.first, Retire(one.segment))
-    one.supervisor.send(one.first, Larger(2, Placement(larger, 5, NBYTES)))
+    one.supervisor.send(one.first.number, Retire(one.segment))
+    one.supervisor.send(one.first.number, Larger(2, Placement(larger, 5, NBYTES)))
     one.check(one.until_said(Built), larger, 1, 5)
 
 
@@ -83,7 +83,7 @@ def test_a_worker_killed_while_it_builds_is_noticed_and_replaced(crew: Begin, nu
     assert (one.first.deaths, one.first.tasks, one.first.report()["state"]) == (1, [], "starting")
     one.until_ready()
     assert one.pids() != [killed]
-    assert one.supervisor.next_free() is one.first
+    assert one.supervisor.next_free() == one.first.number
     assert one.gone == []
 
 
@@ -198,7 +198,7 @@ def test_giving_up_the_last_worker_is_told(crew: Begin) -> None:
     one.assign(1)
     for worker in one.supervisor.workers:
         assert one.gone == []
-        one.supervisor.give_up(worker, f"of worker {worker.number}")
+        one.supervisor.give_up(worker.number, f"of worker {worker.number}")
     assert one.died == [(0, [1], "of worker 0"), (1, [], "of worker 1")]
     assert one.gone == ["of worker 1"]
 
@@ -257,8 +257,8 @@ def test_the_free_worker_with_the_fewest_tasks_comes_first() -> None:
     given: list[int] = []
     workers[1].ready = workers[2].ready = True
     while (free := one.supervisor.next_free()) is not None:
-        free.tasks.append(len(given))
-        given.append(free.number)
+        workers[free].tasks.append(len(given))
+        given.append(free)
     assert given == [1, 2, 1, 2]
     one.memory.close()
 

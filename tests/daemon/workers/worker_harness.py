@@ -13,9 +13,10 @@ from loader_service.daemon.server.event_loop import Loop
 from loader_service.daemon.server.shared_memory import SharedMemoryAllocator
 from loader_service.daemon.workers import messages
 from loader_service.daemon.workers.crashes import Crash
-from loader_service.daemon.workers.messages import Build, Built, FromWorker, Start
+from loader_service.daemon.workers.messages import Build, Built, FromWorker, Start, StreamFacts
 from loader_service.daemon.workers.supervisor import Supervisor, Worker
 from loader_service.daemon.workers.watchdog import Timeouts
+from loader_service.errors import FactoryError
 from loader_service.sharing.placement import Placement
 from loader_service.wire.layouts import unpack_layout
 from loader_service.wire.process import start_time
@@ -37,18 +38,32 @@ class WorkerHarness:
         self.died: list[tuple[int, list[int], str]] = []
         self.deaths: list[Crash] = []
         self.gone: list[str] = []
+        self.ready: list[int] = []
+        self.refused: FactoryError | None = None
         self.spec = messages.StreamSpec("s", f"tests.daemon.streams:{factory}", args, measure=factory == "small")
         self.loop = Loop(time.monotonic)
-        self.supervisor = Supervisor(self.loop, self, count, lambda number: Start([ROOT], [self.spec]), timeouts)
+        self.supervisor = Supervisor(self.loop, self, count, lambda _: Start([ROOT], [self.spec]), timeouts)
+        self.supervisor.events = self
         self.memory = SharedMemoryAllocator()
         self.segment = self.memory.create(NBYTES)
 
-    def worker_said(self, worker: Worker, message: FromWorker) -> None:
+    def worker_said(self, worker_id: int, message: FromWorker) -> None:
         self.said.append(message)
 
-    def worker_died(self, worker: Worker, tasks: list[int], death: Crash) -> None:
-        self.died.append((worker.number, tasks, death.how))
-        self.deaths.append(death)
+    def worker_died(self, worker_id: int, task_ids: list[int], crash: Crash) -> None:
+        self.died.append((worker_id, task_ids, crash.how))
+        self.deaths.append(crash)
+
+    def worker_ready(self, worker_id: int) -> None:
+        self.ready.append(worker_id)
+
+    def worker_started(self, worker_id: int, facts: list[StreamFacts]) -> None:
+        self.said.append(messages.Started(facts))
+        if self.refused is not None:
+            raise self.refused
+
+    def start_failed(self, worker_id: int, error: dict[str, Any]) -> None:
+        self.said.append(messages.StartFailed(error))
 
     def workers_gone(self, how: str) -> None:
         self.gone.append(how)
@@ -76,7 +91,7 @@ class WorkerHarness:
         return [message for message in self.said if isinstance(message, kind)]
 
     def assign(self, task: int, step: int = 0, nbytes: int = NBYTES) -> None:
-        self.supervisor.assign(self.first, Build(task, 0, step, Placement(self.segment, task, nbytes)))
+        self.supervisor.assign(self.first.number, Build(task, 0, step, Placement(self.segment, task, nbytes)))
 
     def pids(self) -> list[int]:
         return [worker.process.pid for worker in self.supervisor.workers if worker.process]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loader_service.errors import MemoryLimitError
+from loader_service.sharing.consumer import Consumer, ConsumerOptions
 from loader_service.sharing.fairness import Limits
-from loader_service.sharing.lane import Member
-from loader_service.sharing.lane_set import LaneSet
+from loader_service.sharing.lane_table import LaneTable
 from loader_service.sharing.segment_pool import SegmentPool
 from tests.sharing.model_events import PREFETCH, claim_all, take
 from tests.sharing.model_memory import PAGE, Memory
@@ -108,8 +108,12 @@ def test_only_lanes_with_members_count() -> None:
     world.end()
 
 
-def lane_set(prefetch: int, segments: int, max_lanes: int = 0) -> LaneSet:
-    return LaneSet(prefetch, SegmentPool(Memory(segments * PAGE), prefetch, PAGE), max_lanes)
+def table_of(prefetch: int, segments: int, max_lanes: int = 0) -> LaneTable:
+    return LaneTable(prefetch, SegmentPool(Memory(segments * PAGE), prefetch, PAGE), max_lanes)
+
+
+def consumer_at(position: int, leases: int = 0) -> Consumer:
+    return Consumer(9, position, ConsumerOptions(), held_steps={number: number for number in range(leases)})
 
 
 @pytest.mark.parametrize(
@@ -118,18 +122,17 @@ def lane_set(prefetch: int, segments: int, max_lanes: int = 0) -> LaneSet:
 def test_one_could_leave_if_there_is_memory_for_a_ring_and_for_what_it_leases(
     segments: int, leases: int, could: bool
 ) -> None:
-    rings = lane_set(2, segments)
-    lane = rings.for_step(0)
-    lane.join(1, Member(0))
-    member = Member(2, leases={number: number for number in range(leases)})
-    assert rings.could_leave(lane, member) is could
+    table = table_of(2, segments)
+    lane = table.for_step(0)
+    lane.join(consumer_at(0))
+    assert table.could_leave(lane, consumer_at(2, leases)) is could
 
 
 def test_one_could_leave_for_the_window_of_another_lane_without_memory_for_a_ring() -> None:
-    rings = lane_set(2, 4, max_lanes=2)
-    lane = rings.for_step(0)
-    lane.join(1, Member(0))
-    rings.for_step(50).join(2, Member(50))
-    assert rings.could_leave(lane, Member(51))
-    assert not rings.could_leave(lane, Member(51, leases={1: 0}))
-    assert not rings.could_leave(lane, Member(52))
+    table = table_of(2, 4, max_lanes=2)
+    lane = table.for_step(0)
+    lane.join(consumer_at(0))
+    table.for_step(50).join(consumer_at(50))
+    assert table.could_leave(lane, consumer_at(51))
+    assert not table.could_leave(lane, consumer_at(51, leases=1))
+    assert not table.could_leave(lane, consumer_at(52))
