@@ -26,7 +26,7 @@ __all__ = ["HOLD_POLL_S", "Subscription"]
 
 _CLOSE_TIMEOUT_S = 2.0
 _DEMAND_AFTER_S = 0.01
-"""After so long, the daemon is told that a step is waited for."""
+"""After so long, the daemon is told that a step is waited for; at once where other consumers hold this one up."""
 _ASK_AGAIN_S = 10.0
 """After so long, a step is asked for again, in case that a message was lost."""
 _WITHOUT_END = 2**62
@@ -61,6 +61,7 @@ class Subscription:
         self._book, self._leases, self._options = book, opened.leases, options
         self._run: _Run | None = None
         self._lane_id: int | None = None
+        self._blocked = False  # the last step could not be built for a while because of another consumer
         self._segments: dict[int, Segment] = {}
         self._waits_since: float | None = None
         self._asked_at = 0.0
@@ -107,6 +108,7 @@ class Subscription:
             return None
         if ready.step != step:  # the one before it was lost on the way: ask again
             return None
+        self._blocked = ready.blocked
         batch = self._accept(ready)
         if batch is not None and run.left > 1:
             run.step, run.left, run.demanded = step + 1, run.left - 1, False
@@ -185,7 +187,7 @@ class Subscription:
         waited_s = self._waited_s()
         if min(waited_s, monotonic() - self._asked_at) >= _ASK_AGAIN_S:
             self.ask(run.step, stop, demanded=True)
-        elif not run.demanded and waited_s >= _DEMAND_AFTER_S:
+        elif not run.demanded and (self._blocked or waited_s >= _DEMAND_AFTER_S):
             self._channel.post(Demand(self._id, run.step))
             run.demanded = True
 

@@ -72,6 +72,7 @@ class FakeDaemon:
         self.pid, self.pid_namespace = pid, pid_namespace
         self.script: dict[type[Message], Answer] = {}
         self.hold, self.fingerprint, self.lane = 2, "f" * 64, 0
+        self.blocked = False
         self.incarnation = 0
         self.received: list[Message] = []
         self.withheld: set[int] = set()
@@ -210,4 +211,5 @@ class FakeDaemon:
             rows=2,
             layout=pack_layout(LAYOUT),
             prefetch=self.prefetch,
+            blocked=self.blocked,
         )

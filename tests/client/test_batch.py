@@ -21,7 +21,7 @@ from loader_service.wire.messages import Ready
 from loader_service.wire.segment import HEADER_BYTES, Segment
 
 LAYOUT = Layout.plan([("x", "int64", [4]), ("y", "<f4", [4, 2]), ("whole", "uint8", [3], "whole")])
-READY = Ready(1, 5, 0, 12, 1, 2, 0, Placement("x", 9, 4096), LAYOUT.nbytes, 4, pack_layout(LAYOUT), 8)
+READY = Ready(1, 5, 0, 12, 1, 2, 0, Placement("x", 9, 4096), LAYOUT.nbytes, 4, pack_layout(LAYOUT), 8, False)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from loader_service.sharing.placement import Placement
 from loader_service.wire.messages import Demand, Get, Message, Opened, Ready
 from loader_service.wire.segment import HEADER_BYTES, Segment
 
-READY = Ready(1, 5, 0, 12, 1, 2, 4, Placement("lsv-nobody-made-this", 9, 4096), 128, 2, b"\x90", 8)
+READY = Ready(1, 5, 0, 12, 1, 2, 4, Placement("lsv-nobody-made-this", 9, 4096), 128, 2, b"\x90", 8, False)
 
 
 class FakeChannel:
@@ -132,6 +132,21 @@ def test_what_is_not_answered_is_demanded_and_after_long_asked_for_again(
     for clock[0] in (1015.0, 1015.1, 1024.9):
         subscription.poll(12, following=True, stop=None)
     assert (len(gets(channel)), demands(channel)) == (2, 1)
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_whoever_is_held_up_by_others_says_at_once_that_it_waits(
+    subscription: Subscription, channel: FakeChannel, clock: list[float], blocked: bool
+) -> None:
+    subscription.ask(12, None, demanded=False)
+    subscription._blocked = blocked
+    assert subscription.poll(12, following=True, stop=None) is None
+    assert demands(channel) == blocked
+    assert subscription.poll(12, following=True, stop=None) is None
+    assert demands(channel) == blocked
+    clock[0] += 0.02
+    assert subscription.poll(12, following=True, stop=None) is None
+    assert demands(channel) == 1
 
 
 @pytest.mark.parametrize("error", [SharedMemoryError, IntegrityError])

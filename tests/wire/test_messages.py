@@ -33,7 +33,7 @@ def test_what_a_client_sends_has_nothing_nested_in_a_list_or_a_map(cls: type[Mes
     assert kinds <= FLAT
 
 
-@pytest.mark.parametrize("cls", {*CLIENT_MESSAGES.values(), *DAEMON_MESSAGES.values()})
+@pytest.mark.parametrize("cls", (CLIENT_MESSAGES | DAEMON_MESSAGES).values())
 def test_a_request_number_comes_first(cls: type[Message]) -> None:
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # dataclasses all
     assert "request" not in names[1:]
