@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
@@ -158,6 +159,24 @@ def test_a_million_lengths_make_a_plan() -> None:
     assert np.array_equal(np.sort(batch_at), np.arange(10**6 // 128))
     pool = lengths[ordered[: 128 * 100]]
     assert (pool[1:] >= pool[:-1]).all()
+
+
+def _plan_cpu_s(n: int) -> float:
+    """CPU time of this thread for the plan of an epoch: the least of three, which other processes do not change."""
+    lengths = np.arange(n, dtype=np.uint32) * np.uint32(2654435761)
+    times = []
+    for _ in range(3):
+        sampler = BucketedSampler(lengths, 128, n // 128, seed=0)
+        before = time.thread_time()
+        sampler.indices(0, 0)
+        times.append(time.thread_time() - before)
+    return min(times)
+
+
+def test_the_work_for_a_plan_grows_little_more_than_the_number_of_lengths() -> None:
+    """16 times the lengths: n log n says 21 times the work, n^2 would be 256 times."""
+    small, large = _plan_cpu_s(2**15), _plan_cpu_s(2**19)
+    assert large < 80 * small
 
 
 def test_a_pool_larger_than_the_dataset_is_the_whole_of_it() -> None:

@@ -16,7 +16,7 @@ from loader_service import Loader, LocalService, Stream
 __all__ = ["ROOT", "digests", "eventually", "python", "service", "stream_status"]
 
 ROOT = Path(__file__).resolve().parents[2]
-_DEADLINE_S = 20.0
+_DEADLINE_S = 60.0
 
 
 def service(factory: str, *, workers: int = 2, prefetch: int = 4, slot_bytes: int = 0, **args: Any) -> LocalService:

@@ -26,14 +26,17 @@ expected = [batch.digest() for batch in Loader(slow(), 0, 16)]
 interrupts = wrong = 0
 with loader_client.connect(sys.argv[1]) as client, client.open("s") as consumer:
     print("open", flush=True)
-    step = 0
+    step, announced = 0, False
     while interrupts < 25:
         try:
+            if not announced:
+                print("reading", flush=True)  # an interrupt from here on falls into this try
+                announced = True
             with consumer.get(step, timeout_s=30) as batch:
                 wrong += batch.copy()["labels"][0] != step % 16 * 4
             step += 1
         except KeyboardInterrupt:
-            interrupts += 1
+            interrupts, announced = interrupts + 1, False
             print("interrupted", flush=True)
     for _ in range(50):
         with consumer.get(step, timeout_s=30) as batch:
@@ -50,6 +53,7 @@ def test_no_interrupt_is_swallowed_and_none_loses_a_lease() -> None:
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == "open\n"
         for _ in range(25):
+            assert trainer.stdout.readline() == "reading\n"
             time.sleep(rng.uniform(0.01, 0.06))  # the moment is what is tested
             trainer.send_signal(signal.SIGINT)
             assert trainer.stdout.readline() == "interrupted\n"
@@ -58,7 +62,7 @@ def test_no_interrupt_is_swallowed_and_none_loses_a_lease() -> None:
 
 
 def test_an_open_that_was_given_up_leaves_no_consumer_behind() -> None:
-    with service("slow", prefetch=4) as daemon, loader_client.connect(daemon.endpoint, timeout_s=2.0) as client:
+    with service("slow", prefetch=4) as daemon, loader_client.connect(daemon.endpoint, timeout_s=5.0) as client:
         assert daemon.pid is not None
         os.kill(daemon.pid, signal.SIGSTOP)
         try:
@@ -145,10 +149,10 @@ def test_ctrl_c_while_its_modules_are_imported_ends_the_demo_too(after_s: float)
             time.sleep(after_s)  # the moment is what is tested
             demo.send_signal(signal.SIGINT)
             try:
-                demo.communicate(timeout=15)
+                demo.communicate(timeout=30)
             except subprocess.TimeoutExpired:  # Python drops one that comes within a callback of its import locks
                 demo.send_signal(signal.SIGINT)
-                demo.communicate(timeout=15)
+                demo.communicate(timeout=60)
         finally:
             demo.kill()
     assert demo.returncode in (130, -signal.SIGINT)

@@ -163,13 +163,13 @@ def test_the_second_of_two_steps_has_its_time_from_the_end_of_the_first(crew: Be
 
 
 def test_asking_for_more_memory_gives_no_more_time(crew: Begin) -> None:
-    """Nobody answers it, so it waits from the 2.4th second on, and has 4 in all."""
-    one = crew("slow", timeouts=Timeouts(build_s=4.0), delay_s=0.6)
+    """Nobody answers it, so it waits from the 6th second on, and has 7 in all; 13 where it got its time anew."""
+    one = crew("slow", timeouts=Timeouts(build_s=7.0), delay_s=1.5)
     one.until_ready()
     one.assign(1, nbytes=128)
     one.until_said(Need)
     one.until(lambda: one.died, "its end")
-    assert 4.0 <= float(one.died[0][2].partition(") for ")[2].partition(" s")[0]) < 6.4
+    assert 7.0 <= float(one.died[0][2].partition(") for ")[2].partition(" s")[0]) < 13.0
     assert "in larger" in one.deaths[0].stack
 
 
@@ -183,7 +183,7 @@ def test_a_worker_that_is_stopped_gives_no_stack_and_is_killed(crew: Begin) -> N
 
 
 def test_a_worker_that_hangs_as_it_starts_is_told_so_and_given_up(crew: Begin) -> None:
-    one = crew("endless", timeouts=Timeouts(start_s=1.0))
+    one = crew("endless", timeouts=Timeouts(start_s=4.0))
     one.until(lambda: one.gone, "given up")
     assert len(one.died) == 3
     assert "hung: it was at its start for " in one.gone[0]
