@@ -57,12 +57,12 @@ class Connection:
 
     def send(self, body: bytes) -> None:
         """Send a message, or keep it until the peer reads; one too many is dropped. Raises PeerError."""
-        if len(self._queue) < _MAX_QUEUED and self.pending_bytes < _MAX_QUEUED_BYTES:
-            self._send(frame(body))
+        self.send_bytes(frame(body))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes of the protocol itself. Raises PeerError."""
-        self._send(data)
+        """Send bytes of the protocol itself, dropped like messages: a peer may ask for them without end."""
+        if len(self._queue) < _MAX_QUEUED and self.pending_bytes < _MAX_QUEUED_BYTES:
+            self._send(data)
 
     def flush(self) -> None:
         """Send what waits, as far as the peer takes it. Raises PeerError."""
