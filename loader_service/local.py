@@ -98,8 +98,9 @@ class LocalService:
         server = self._config.server
         paths = [os.path.abspath(path) for path in [*server.import_paths, *sys.path]]
         if not server.endpoint:
-            make_private_directory(runtime_directory())
-            self._directory = Path(tempfile.mkdtemp(prefix="local-", dir=runtime_directory()))
+            parent = runtime_directory("local-XXXXXXXX/daemon.sock")
+            make_private_directory(parent)
+            self._directory = Path(tempfile.mkdtemp(prefix="local-", dir=parent))
             self.endpoint = f"ipc://{self._directory / 'daemon.sock'}"
         server = dataclasses.replace(server, endpoint=self.endpoint, import_paths=paths)
         return dataclasses.replace(self._config, server=server)

@@ -19,11 +19,12 @@ from typing import Any
 import zmq
 
 from loader_client.channel import Channel
+from loader_client.sockets import is_shortage
 
 __all__ = ["pause", "readable", "run_in_thread", "serialize_tasks"]
 
 _POLL_S = 0.005
-"""How often a wait looks for a message where no descriptors are left to watch for it."""
+"""A wait looks for a message so often where no descriptors are left to watch for it."""
 
 
 @asynccontextmanager
@@ -87,7 +88,7 @@ def _duplicates(channel: Channel) -> list[int]:
     except (OSError, zmq.ZMQError) as error:
         for descriptor in made:
             os.close(descriptor)
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EBADF, errno.ENOTSOCK):  # EBADF: closed meanwhile
+        if not is_shortage(error) and error.errno not in (errno.EBADF, errno.ENOTSOCK):  # else it was closed meanwhile
             raise
         return []
     return made

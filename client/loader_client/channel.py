@@ -24,10 +24,10 @@ from loader_service.wire.protocol import decode, encode
 __all__ = ["LOOK_S", "Channel"]
 
 LOOK_S = 0.1
-"""How often a request that waits looks whether it is still wanted."""
+"""A request that waits looks so often whether it is still wanted."""
 
 _LAST_WORDS_MS = 100
-"""How long the last messages of a daemon may be on their way when its process has ended."""
+"""The last messages of a daemon may be on their way for so long when its process has ended."""
 
 _Reply = TypeVar("_Reply", bound=Message)
 
@@ -51,7 +51,7 @@ class Channel:
         self.daemon_pidfd: int | None = None
 
     def watch(self, daemon_pidfd: int | None) -> None:
-        """From now on, notice that the daemon has ended.
+        """Notice from now on that the daemon has ended.
 
         Args:
             daemon_pidfd: a descriptor of its process, of which a duplicate is kept; None where it cannot be seen.
@@ -183,7 +183,7 @@ class Channel:
 
 
 def _error_of(reply: Message, answer: type[Message]) -> Exception:
-    """What is raised for an answer that is not the expected one."""
+    """The error to raise for an answer that is not the expected one."""
     if isinstance(reply, Error):
         return from_record(reply.error)
     return ProtocolError(f"a request was answered by a {reply.kind} message; it must be {answer.kind}")

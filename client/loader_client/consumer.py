@@ -94,7 +94,7 @@ class Consumer:
 
     @property
     def hold(self) -> int:
-        """How many batches may be alive at once."""
+        """The number of batches that may be alive at once."""
         return self._subscription.hold
 
     @property
@@ -326,7 +326,7 @@ class Consumer:
             self._opened.channel.wait(pause_s)
 
     def _pause_s(self, step: int, deadline: float | None, timeout_s: float | None) -> float:
-        """How long to wait for the step now. Raises where the wait is over."""
+        """Seconds to wait for the step now. Raises where the wait is over."""
         if self._cancelled:
             raise ConsumerClosedError(f"step {step} of {self.stream!r}: the consumer was closed while it waited")
         left_s = math.inf if deadline is None else deadline - time.monotonic()

@@ -22,7 +22,7 @@ import zmq
 
 from loader_client.channel import Channel
 from loader_client.leases import Lease, LeaseBook
-from loader_client.sockets import CLIENT_CLOSED, SocketFactory, require_descriptors
+from loader_client.sockets import CLIENT_CLOSED, SocketFactory, require_descriptors, reserved
 from loader_service.contract.shards import Shard
 from loader_service.errors import DeadlineError, ServiceClosedError, ServiceUnavailableError
 from loader_service.wire.endpoint import check_trusted, socket_path
@@ -40,7 +40,7 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """How a stream is read; see `Client.open`.
+    """The way in which a stream is read; see `Client.open`.
 
     slow_consumer_policy: "split" or "wait"; max_leases: batches that may be alive, 0 for what the daemon chooses.
     """
@@ -114,7 +114,8 @@ class DaemonConnection:
         self._channel: Channel | None = None
         self.sockets = SocketFactory(endpoint)
         try:
-            self.leases = LeaseBook(self.sockets, self._throw_away)
+            with reserved():
+                self.leases = LeaseBook(self.sockets, self._throw_away)
         except BaseException:
             self.sockets.close()
             raise
@@ -174,7 +175,8 @@ class DaemonConnection:
         while True:
             generation = self.generation
             try:
-                return self._open_once(options, start_step, consumer, generation)
+                with reserved():
+                    return self._open_once(options, start_step, consumer, generation)
             except ServiceClosedError as error:
                 gone = error.message
             until = time.monotonic() + self.reconnect_s if until is None else until
@@ -293,7 +295,10 @@ class DaemonConnection:
     def _shake_hands(self, timeout_s: float) -> bool:
         """Say Hello on a new connection, and use that from now on if a daemon answers; one that ends does not count."""
         check_trusted(self._path)
-        channel = Channel(self.sockets)
+        with reserved():
+            return self._say_hello(Channel(self.sockets), timeout_s)
+
+    def _say_hello(self, channel: Channel, timeout_s: float) -> bool:
         try:
             welcome = channel.request(
                 lambda request: Hello(request, os.getpid(), pid_namespace()), Welcome, max(0.0, timeout_s), "connecting"

@@ -25,7 +25,7 @@ __all__ = ["Lease", "LeaseBook"]
 
 _JOIN_S = 5.0
 _IDLE_S = 10.0
-"""How often a client that does nothing throws away what the daemon has sent it, such as pings."""
+"""A client that does nothing throws away so often what the daemon has sent it, such as pings."""
 
 
 class Lease(weakref.ref[Any]):

@@ -17,6 +17,7 @@ from loader_client.batch import LeasedMemory, leased_batch
 from loader_client.channel import LOOK_S
 from loader_client.daemon_connection import OpenedStream, OpenOptions
 from loader_client.leases import Lease, LeaseBook
+from loader_client.sockets import is_shortage, require_descriptors
 from loader_service.contract.batch import Batch
 from loader_service.errors import HoldLimitError, IntegrityError, LoaderServiceError, SharedMemoryError
 from loader_service.wire.messages import Close, Demand, Done, Get, Ready
@@ -30,8 +31,10 @@ _DEMAND_AFTER_S = 0.01
 _ASK_AGAIN_S = 10.0
 """After so long, a step is asked for again, in case that a message was lost."""
 _WITHOUT_END = 2**62
+_MAP_DESCRIPTORS = 2
+"""Mapping a segment takes one for its file and one that mmap makes of it, until it is mapped."""
 HOLD_POLL_S = 0.002
-"""How often a request at the hold limit looks whether a batch was dropped."""
+"""A request at the hold limit looks so often whether a batch was dropped."""
 
 
 @dataclass(slots=True)
@@ -75,7 +78,7 @@ class Subscription:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait, at most, before the next poll."""
+        """Seconds to wait, at most, before the next poll."""
         if self.at_limit:
             return HOLD_POLL_S
         return LOOK_S if self._run is None or self._run.demanded else _DEMAND_AFTER_S
@@ -167,7 +170,7 @@ class Subscription:
     # --- what keeps a step from coming -------------------------------------------------------------------
 
     def _is_limited(self, step: int, following: bool) -> bool:
-        """Whether what is held keeps `step` from being taken or built. Raises HoldLimitError after a while of it."""
+        """True while what is held keeps `step` from being taken or built. Raises HoldLimitError after a while of it."""
         held = [lease for lease in list(self._leases.values()) if lease() is not None]
         in_the_way = following and any(
             lease.lane_id == self._lane_id and lease.step + self.prefetch <= step for lease in held
@@ -219,7 +222,10 @@ class Subscription:
                     other.lane_id = -1  # they cannot be in one window: there was a jump
             self._leases[ready.lease] = lease
             return leased_batch(ready, segment, memory, self._options.shard)
-        except (SharedMemoryError, IntegrityError):
+        except (SharedMemoryError, IntegrityError) as error:
+            if is_shortage(error.__cause__):
+                require_descriptors(_MAP_DESCRIPTORS)  # raises; where there are some again by now, it is asked again
+                return None
             # What was sent ahead may be gone by now, with its daemon, by an eviction or a clean-up: ask, and it tells.
             self._segments.pop(ready.slot, None)
             if placement.segment == self._unmapped:

@@ -102,8 +102,18 @@ class Batch(Mapping[str, NDArray[Any]]):
         Raises:
             ReleasedError: its references were dropped.
         """
-        tensors = {name: array.copy() for name, array in self._held().items()}
+        tensors = {name: _copied(array) for name, array in self._held().items()}
         return Batch(tensors, self.step, self.epoch, self.step_in_epoch, self.rows)
+
+    def __copy__(self) -> Batch:
+        return self.copy()
+
+    def __deepcopy__(self, memo: object) -> Batch:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a copy: a batch that is unpickled would be read-only else, as its arrays are."""
+        return Batch, (self.copy()._held(), self.step, self.epoch, self.step_in_epoch, self.rows)
 
     def __enter__(self) -> Self:
         self._held()
@@ -191,3 +201,9 @@ def _words(tensor: Any) -> str:
         return "nothing"
     known = hasattr(tensor, "dtype") and hasattr(tensor, "shape")
     return f"{tensor.dtype}{list(tensor.shape)}" if known else type(tensor).__name__
+
+
+def _copied(tensor: Any) -> Any:
+    """A copy of an array, or of another library's tensor, which has `clone`; what has neither stays as it is."""
+    copy = getattr(tensor, "copy", None) or getattr(tensor, "clone", None)
+    return tensor if copy is None else copy()

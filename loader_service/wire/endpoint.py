@@ -1,4 +1,4 @@
-"""Where the daemon listens: an `ipc://` socket in a directory that only its user, or a configured group, can enter.
+"""The place where the daemon listens: an `ipc://` socket in a directory that only its user or a group can enter.
 
 Owns the default endpoint, the checks of a given one, and those of the directory, on both sides. Fails with
 EndpointError.
@@ -29,19 +29,30 @@ _FILE = re.compile(r"/[^\0\ud800-\udfff]*[^\0\ud800-\udfff/]")
 """An absolute path that ZeroMQ can bind: UTF-8, no zero byte, no slash at its end."""
 _MAX_PATH_BYTES = 103
 """sun_path holds 104 bytes on macOS, 108 on Linux, with the terminating zero."""
+_DEFAULT_NAME = "default.sock"
+_SHORT_TEMPORARY = "/tmp"
 
 
-def runtime_directory() -> Path:
-    """The user's directory for sockets: under XDG_RUNTIME_DIR or /run/user/UID, else in the temporary one."""
-    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
-        if os.path.isabs(parent) and os.access(parent, os.W_OK):
-            return Path(parent) / "loader-service"
-    return Path(tempfile.gettempdir()) / f"loader-service-{os.getuid()}"
+def runtime_directory(name: str = _DEFAULT_NAME) -> Path:
+    """The user's directory for sockets: under XDG_RUNTIME_DIR or /run/user/UID, else in the temporary one.
+
+    Args:
+        name: of a socket in it. A directory with which that would have too long a path, such as the TMPDIR of a batch
+            system, is passed over; the last resort is /tmp.
+    """
+    candidates = [
+        Path(parent) / "loader-service"
+        for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}")
+        if os.path.isabs(parent) and os.access(parent, os.W_OK)
+    ]
+    candidates.append(Path(tempfile.gettempdir()) / f"loader-service-{os.getuid()}")
+    short = (path for path in candidates if len(os.fsencode(path / name)) <= _MAX_PATH_BYTES)
+    return next(short, Path(_SHORT_TEMPORARY) / f"loader-service-{os.getuid()}")
 
 
 def default_endpoint() -> str:
     """LOADER_SERVICE_ENDPOINT where it is set, else the socket `default` in the runtime directory."""
-    return os.environ.get(ENVIRONMENT_VARIABLE) or f"{_SCHEME}{runtime_directory() / 'default.sock'}"
+    return os.environ.get(ENVIRONMENT_VARIABLE) or f"{_SCHEME}{runtime_directory() / _DEFAULT_NAME}"
 
 
 def socket_path(endpoint: str) -> Path:
@@ -90,7 +101,7 @@ def make_private_directory(directory: Path, gid: int | None = None) -> None:
 
 
 def _make(directory: Path) -> bool:
-    """Whether it was not there before."""
+    """Make a directory; false where it was there before."""
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
@@ -106,12 +117,12 @@ def _check_private(directory: Path, found: os.stat_result, mode: int, gid: int |
         raise EndpointError(
             f"the socket's directory {directory} has owner {found.st_uid}{is_of} and mode "
             f"{stat.S_IMODE(found.st_mode):04o}; it must be a directory of user {os.getuid()}{must_be_of} with mode "
-            f"{mode:04o}"
+            f"{mode:04o}: give the socket a directory of its own, such as ipc://{directory}/NAME/x.sock"
         )
 
 
 def check_trusted(path: Path) -> None:
-    """Before a client connects to the socket `path`: who could have put it there? Raises EndpointError.
+    """Check, before a client connects, that nobody else can have put the socket `path` there. Raises EndpointError.
 
     Its directory must be this user's or root's, and nobody else may write to it; one of somebody else is that of a
     group's daemon where it is of a group of this process's, which cannot write to it. A directory that is not there
@@ -127,5 +138,6 @@ def check_trusted(path: Path) -> None:
         raise EndpointError(
             f"the socket's directory {path.parent} has owner {found.st_uid}, group {found.st_gid} and mode "
             f"{stat.S_IMODE(found.st_mode):04o}: others could have put a socket there; a daemon makes it 0700 for its "
-            "user, or 0750 for a group that the trainer's user is in"
+            "user, or 0750 for a group that the trainer's user is in: let it have a directory of its own, such as "
+            f"ipc://{path.parent}/NAME/{path.name}"
         )

@@ -1,4 +1,4 @@
-"""Which process is which: whether one still lives, told at once and never mistaken for a later one.
+"""The identity of processes: that one has ended is told at once, and it is never mistaken for a later one.
 
 Owns pid namespaces, pidfds and start times, which daemon and client both ask for. Linux has them all; elsewhere
 they are None or 0 and callers fall back.

@@ -31,7 +31,7 @@ from tests.client.fake_daemon import FakeDaemon, eventually
 
 
 def value(consumer: Consumer, step: int, timeout_s: float | None = 20.0) -> int:
-    """What the arrays of a step hold."""
+    """Read a step, and return the value of its arrays."""
     with consumer.get(step, timeout_s) as batch:
         assert batch.step == step
         return int(batch["x"][0])

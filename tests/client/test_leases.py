@@ -17,11 +17,11 @@ from tests.client.fake_daemon import FakeDaemon, eventually
 
 
 class Memory:
-    """What a lease watches."""
+    """Memory under a lease."""
 
 
 class Reader:
-    """What the book knows as a consumer."""
+    """A consumer, as far as the book knows it."""
 
 
 @pytest.fixture

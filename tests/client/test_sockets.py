@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from loader_client.sockets import SocketFactory, require_descriptors
+from loader_client.sockets import SocketFactory, require_descriptors, reserved
 from loader_service.errors import ForkedClientError, ServiceClosedError, ServiceUnavailableError
 
 
@@ -22,16 +22,11 @@ def descriptors() -> int:
 def only(more: int) -> Iterator[None]:
     """Let this process open at most `more` files more."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    while taken[-1] < max(map(int, os.listdir("/proc/self/fd"))) - 1:  # the highest is that of the listing
-        taken.append(os.open(os.devnull, os.O_RDONLY))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1 + more, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors() - 1 + more, before[1]))  # one is that of the listing
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        for descriptor in taken:
-            os.close(descriptor)
 
 
 @pytest.fixture
@@ -64,14 +59,24 @@ def test_clients_of_a_process_share_one_context_until_the_last_is_closed(sockets
 
 
 @pytest.mark.parametrize("more", [0, 1, 7])
-def test_too_few_descriptors_are_refused_with_the_limit_and_the_remedy(sockets: SocketFactory, more: int) -> None:
+def test_too_few_descriptors_are_refused_with_the_limit_and_the_remedy(more: int) -> None:
     with only(more):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        with pytest.raises(ServiceUnavailableError) as raised:
-            sockets.new()
+        with pytest.raises(ServiceUnavailableError) as raised, reserved():
+            pytest.fail("there are not as many")
     for part in ("Too many open files", f"may have {limit} open files", "ulimit -n"):
         assert part in str(raised.value)
-    sockets.new().close(linger=0)
+
+
+def test_what_one_thread_reserves_is_promised_to_no_other() -> None:
+    with only(20):
+        with reserved(8), reserved(8):
+            with pytest.raises(ServiceUnavailableError), reserved(8):
+                pytest.fail("16 of 20 are promised")
+            with reserved(4):
+                pass
+        with reserved(20):
+            pass
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9])

@@ -252,6 +252,31 @@ def test_a_copied_batch_has_the_same_bytes(copied: Any) -> None:
     assert copied(make_batch()).digest() == make_batch().digest()
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_copies_and_pickles_have_memory_of_their_own_that_can_be_written(copied: Any, protocol: int) -> None:
+    batch = synthetic_lines(batch_size=4, count=8).build(5)
+    for other in (copied(batch), pickle.loads(pickle.dumps(batch, protocol))):
+        assert (other.digest(), other.rows) == (batch.digest(), batch.rows)
+        for name, array in other.items():
+            assert not np.shares_memory(array, batch[name])
+            array[...] = 0
+    batch.release()
+    with pytest.raises(ReleasedError):
+        copied(batch)
+
+
+def test_what_is_no_array_is_copied_as_it_can_be() -> None:
+    class Tensor:
+        """As torch's, as far as a copy cares."""
+
+        def clone(self) -> str:
+            return "a clone"
+
+    values: Any = {"x": Tensor(), "name": "text"}
+    assert dict(Batch(values).copy()) == {"x": "a clone", "name": "text"}
+
+
 def test_dtypes_that_numpy_writes_alike_have_digests_of_their_own() -> None:
     zeros = [np.zeros(2, dtype) for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e3m4, np.int8)]
     assert len({Batch({"x": array}).digest() for array in zeros}) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,28 @@ def test_without_any_runtime_directory_it_is_the_temporary_one(tmp_path: Path, m
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert runtime_directory() == tmp_path / f"loader-service-{os.getuid()}"
+
+
+@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "TMPDIR"])
+def test_a_directory_whose_sockets_would_have_too_long_a_path_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """As a batch system's TMPDIR may be; what is short is left as it is."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)  # whose /run/user there is not
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setenv(variable, str(long))
+    assert runtime_directory() == Path("/tmp/loader-service-4321")
+    assert default_endpoint() == "ipc:///tmp/loader-service-4321/default.sock"
+
+
+def test_a_longer_name_needs_a_shorter_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    room = 103 - len(str(tmp_path / "loader-service")) - 1
+    assert runtime_directory("x" * room) == tmp_path / "loader-service"
+    assert runtime_directory("x" * (room + 1)) != tmp_path / "loader-service"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +222,14 @@ def test_a_directory_that_everybody_may_replace_is_refused(tmp_path: Path) -> No
         make_private_directory(tmp_path / "open" / "private")
     (tmp_path / "open").chmod(0o1777)
     make_private_directory(tmp_path / "open" / "private")
+
+
+@pytest.mark.parametrize("check", [lambda: make_private_directory(Path("/tmp")), lambda: check_trusted(Path("/tmp/x"))])
+def test_a_socket_in_the_temporary_directory_itself_is_refused_with_one_below_it(
+    check: Callable[[], None],
+) -> None:
+    with pytest.raises(EndpointError, match=r"a directory of its own, such as ipc:///tmp/NAME/x"):
+        check()
 
 
 # --- before a client connects ----------------------------------------------------------------------------

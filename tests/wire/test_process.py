@@ -1,4 +1,4 @@
-"""Which process is which: start times that tell pids apart, and descriptors that tell an end at once."""
+"""The identity of processes: start times that tell pids apart, and descriptors that tell an end at once."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def create() -> Iterator[Create]:
 
 
 def written(name: str, content: bytes, step: int = 7, generation: int = 3) -> None:
-    """What a worker does: begin, write, commit."""
+    """Write as a worker does: begin, write, commit."""
     segment = Segment.open(name, UID, writeable=True)
     segment.begin(step, generation)
     segment.payload[: len(content)] = np.frombuffer(content, np.uint8)
@@ -161,7 +161,7 @@ def test_a_segment_that_is_not_there_is_an_error_that_says_what_to_check(name: s
 
 @pytest.mark.parametrize("writeable", [False, True])
 def test_a_segment_of_another_user_is_refused(create: Create, monkeypatch: pytest.MonkeyPatch, writeable: bool) -> None:
-    """Who takes a name that a clean-up has removed neither gets a batch written nor has one read."""
+    """Another user who takes a name that a clean-up has removed neither gets a batch written nor has one read."""
     name = create(4096)
     if UID == 0:
         os.chown(f"/dev/shm/{name}", 12345, -1)
