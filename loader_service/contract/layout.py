@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -298,7 +297,9 @@ def _dtype_from_wire(name: str, text: str) -> np.dtype[Any]:
 
 def _ml_dtype(name: str, text: str) -> np.dtype[Any]:
     try:
-        dtype: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), text))
+        import ml_dtypes  # only whoever reads such a batch needs it
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, text))
     except (ImportError, AttributeError):
         raise ProtocolError(
             f"tensor {name!r} has dtype {text}, of the package ml_dtypes; install it, or a newer one, for the reader"

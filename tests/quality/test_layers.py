@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ["errors", "contract", "sharing", "data", "wire", "loader", "daemon"]
 """From the top: each imports only from those before it. What is not named here stands below them all."""
+DAEMON_ROOMS = ["config", "ops", "workers", "broker", "server"]
+"""Within the daemon too, each imports only from those before it; `ports` is where they meet."""
 SIBLINGS = [f"loader_service.daemon.{name}" for name in ("workers.main", "workers.supervisor", "broker.broker")]
 SHARED_WITH_CLIENTS = [
     "loader_service.wire",
@@ -43,7 +45,7 @@ PURE |= {"json", "math", "operator", "re", "reprlib", "traceback", "types", "typ
 """What contract and sharing may import: nothing that sees files, clocks, processes, threads or chance."""
 EXCEPTIONS = {
     "loader_service.contract.fingerprint": {"os", "sys"},  # os.fspath, sys.modules alone
-    "loader_service.contract.layout": {"importlib"},  # ml_dtypes, where a batch has a type of its
+    "loader_service.contract.layout": {"ml_dtypes"},  # where a batch has a type of its
     "loader_service.contract.buffers": {"threading"},  # scratch memory of each thread
     "loader_service.contract.fused.compiler": {"numba"},  # within functions, where it is installed: compiles, no more
     "loader_service.contract.fused.stores": {"numba", "llvmlite"},  # the same
@@ -124,6 +126,26 @@ def test_a_module_imports_only_from_the_layers_above_it(module: str) -> None:
 def _apart(module: str, other: str) -> bool:
     """Of one layer, and not of one package; what stands below all layers may be composed freely."""
     return layer(module) < len(LAYERS) and module.split(".")[1] != other.split(".")[1]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if within(name, ["loader_service.daemon"])])
+def test_a_room_of_the_daemon_imports_only_from_the_rooms_before_it(module: str) -> None:
+    allowed = DAEMON_ROOMS[: DAEMON_ROOMS.index(room) + 1] if (room := _daemon_room(module)) else DAEMON_ROOMS
+    assert [name for name in ours(module) if (other := _daemon_room(name)) and other not in allowed] == []
+
+
+def _daemon_room(module: str) -> str:
+    """The room of a module of the daemon; empty for one that stands in none."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[2] in DAEMON_ROOMS and within(module, ["loader_service.daemon"]) else ""
+
+
+def test_the_rooms_are_those_of_the_architecture() -> None:
+    folders = {path.name for path in (ROOT / "loader_service").iterdir() if (path / "__init__.py").is_file()}
+    assert folders <= {*LAYERS, "cli"}
+    assert {path.name for path in (ROOT / "loader_service/daemon").iterdir() if path.is_dir()} - {"__pycache__"} == set(
+        DAEMON_ROOMS
+    )
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if within(name, ["loader_service.sharing"])])

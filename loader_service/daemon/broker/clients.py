@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from loader_service.daemon.server.event_loop import Loop
+from loader_service.daemon.ports import EventSource
 from loader_service.errors import ConsumerClosedError, ProtocolError, ServiceClosedError
 from loader_service.wire.messages import Hello, Open, Stop, Tune
 from loader_service.wire.process import open_pidfd, pid_namespace
@@ -87,7 +87,7 @@ class Clients:
     incarnation: tells this daemon from those before and after it.
     """
 
-    def __init__(self, loop: Loop, gone: Callable[[Client], None]) -> None:
+    def __init__(self, loop: EventSource, gone: Callable[[Client], None]) -> None:
         self.incarnation = secrets.randbits(62)
         self._loop, self._gone = loop, gone
         self._known: dict[bytes, Client] = {}
