@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.buffers import scratch
-from loader_service.contract.checks import checked_float32, set_fields
+from loader_service.contract.checks import checked_float32, checked_parts, set_fields
 from loader_service.contract.fused.edits import (
     BLUR,
     BYTE_SUM_DEVIATION,
@@ -33,6 +33,7 @@ from loader_service.errors import ArgumentError
 __all__ = ["Augmentation", "Blur", "Compose", "Erase", "GainOffset", "Noise", "Shear"]
 
 Image = NDArray[np.float32]
+_GIVE = "give objects such as GainOffset()"
 Drawn = tuple[Any, ...]
 """The numbers of one image (numpy scalars), or arrays with those of many."""
 Program = tuple[float, float, float, float]
@@ -266,9 +267,9 @@ class Compose:
     """
 
     def __init__(self, *augmentations: Augmentation | Compose | CompiledEdit) -> None:
-        for one in augmentations:
-            if not isinstance(one, CompiledEdit) and not all(hasattr(one, name) for name in ("draws", "draw", "apply")):
-                raise ArgumentError(f"{one!r} cannot be composed; it needs draws, draw and apply, as GainOffset has")
+        for place, one in enumerate(augmentations):
+            if not isinstance(one, CompiledEdit):
+                checked_parts(f"augmentations[{place}]", one, ("draws", "draw", "apply"), _GIVE)
         self.augmentations = augmentations
 
     def __repr__(self) -> str:

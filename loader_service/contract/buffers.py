@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from loader_service.contract.checks import MAX_N, checked_int
 from loader_service.contract.layout import ALIGNMENT, Layout
 
 __all__ = ["BufferPool", "aligned_empty", "kept", "scratch", "size_class"]
@@ -24,11 +25,12 @@ _local = threading.local()
 
 
 def size_class(nbytes: int) -> int:
-    """`nbytes` rounded up to one of eight sizes in each power of two, at least 4096.
+    """Round `nbytes` up to one of eight sizes in each power of two, at least 4096. Raises ArgumentError below 0.
 
     >>> size_class(1), size_class(5000), size_class(9 << 20)
     (4096, 5120, 9437184)
     """
+    nbytes = checked_int("nbytes", nbytes, 0)
     if nbytes <= _SMALLEST:
         return _SMALLEST
     unit = 1 << max(nbytes.bit_length() - 4, 0)
@@ -36,7 +38,8 @@ def size_class(nbytes: int) -> int:
 
 
 def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
-    """Fresh memory, uint8 [nbytes], that begins at a multiple of 64."""
+    """Take fresh memory, uint8 [nbytes], that begins at a multiple of 64. Raises ArgumentError below 0."""
+    nbytes = checked_int("nbytes", nbytes, 0, MAX_N - 1 - ALIGNMENT)
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % ALIGNMENT
     return memory[first : first + nbytes]
@@ -56,14 +59,21 @@ class _Loan:
 
 
 class BufferPool:
-    """Buffers for batches. Thread-safe; keep: how many idle buffers of one size are kept, at least 1."""
+    """Buffers for batches, used again after the last array over them has died (R64). Thread-safe.
+
+    Args:
+        keep: how many idle buffers of one size are kept, at least 1.
+
+    Raises:
+        ArgumentError: `keep` is none.
+    """
 
     def __init__(self, keep: int = 4) -> None:
-        self._keep = keep
+        self._keep = checked_int("keep", keep, 1)
         self._idle: defaultdict[int, list[NDArray[np.uint8]]] = defaultdict(list)
 
     def allocate(self, layout: Layout) -> NDArray[np.uint8]:
-        """Writeable memory for `layout`: uint8 [>= nbytes], 64-byte aligned, any content; it comes back by itself."""
+        """Give writeable memory for `layout`: uint8 [>= nbytes], 64-byte aligned, any content; it returns by itself."""
         size = size_class(layout.nbytes)
         try:
             memory = self._idle[size].pop()
@@ -78,7 +88,16 @@ class BufferPool:
 
 
 def scratch(use: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """A C-contiguous array of this thread for `use`, with any content; the next call for the same use reuses it."""
+    """Give a C-contiguous array of this thread, with any content; the next call for the same use gives the same memory.
+
+    Args:
+        use: names what it is for.
+        shape: sizes of at least 0.
+        dtype: of numbers.
+
+    Raises:
+        ArgumentError: an argument is none of these.
+    """
     arrays: dict[str, NDArray[np.uint8]] = _local.__dict__.setdefault("arrays", {})
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = arrays.get(use)

@@ -8,6 +8,7 @@ limit.
 
 from __future__ import annotations
 
+import inspect
 import math
 import reprlib
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_BATCH_SIZE",
     "MAX_N",
     "checked_bool",
+    "checked_callable",
     "checked_choice",
     "checked_float",
     "checked_float32",
@@ -33,6 +35,7 @@ __all__ = [
     "checked_integer_array",
     "checked_integers",
     "checked_number",
+    "checked_parts",
     "checked_sequence",
     "checked_span",
     "checked_step",
@@ -50,8 +53,10 @@ _T = TypeVar("_T")
 
 
 def shown(value: Any) -> str:
-    """`value` for a message: its repr, cut to a bounded length, or its type where the repr fails."""
+    """`value` for a message: its repr, cut to a bounded length, or dtype and shape; its type where that fails."""
     try:
+        if isinstance(value, np.ndarray) and value.ndim:
+            return _described(value)
         text = reprlib.repr(value)
     except Exception:  # of the value's own code, or an int of more digits than Python prints
         return f"a {type(value).__name__}"
@@ -238,7 +243,9 @@ def checked_integer_array(name: str, array: NDArray[Any]) -> NDArray[np.integer]
 
 
 def _described(array: NDArray[Any]) -> str:
-    return f"{type(array).__name__} of {array.dtype}{list(array.shape)}"
+    """Dtype and shape, and the type where it is none of numpy's plain arrays."""
+    kind = "" if type(array) in (np.ndarray, np.memmap) else f"{type(array).__name__} of "
+    return f"{kind}{array.dtype}{list(array.shape)}"
 
 
 def checked_indices(name: str, indices: Any, n: int) -> NDArray[np.int64]:
@@ -270,6 +277,40 @@ def checked_span(start_step: Any, stop_step: Any) -> tuple[int, int | None]:
     if stop < start:
         raise ArgumentError(f"stop_step is {stop} and start_step {start}; it must not lie before it")
     return start, stop
+
+
+def checked_callable(name: str, value: Any, *parameters: str) -> Any:
+    """`value` as it is, if it can be called with these positional arguments. Raises ArgumentError.
+
+    >>> checked_callable("transform", max, "sample", "rng")
+    <built-in function max>
+    """
+    call = f"{name}({', '.join(parameters)})"
+    if not callable(value) or isinstance(value, type):
+        raise ArgumentError(f"{name} is {shown(value)}; it must be a function, which is called as {call}")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # of a built-in, which may tell none
+        return value
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise ArgumentError(f"{name} takes {signature}; it is called as {call}: {error}") from None
+    return value
+
+
+def checked_parts(name: str, value: Any, parts: Sequence[str], remedy: str) -> None:
+    """Check that `value` is an object, no class, that has all the attributes `parts`. Raises ArgumentError."""
+    lacking = parts if isinstance(value, type) else [part for part in parts if not _has(value, part)]
+    if lacking:
+        raise ArgumentError(f"{name} is {shown(value)}, which has no {', '.join(lacking)}; {remedy}")
+
+
+def _has(value: Any, part: str) -> bool:
+    try:
+        return hasattr(value, part)
+    except Exception:  # of a property's code
+        return False
 
 
 def set_fields(value: object, **fields: Any) -> None:

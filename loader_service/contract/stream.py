@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 
 from loader_service.contract.batch import Batch
 from loader_service.contract.buffers import aligned_empty
-from loader_service.contract.checks import checked_int, checked_step
+from loader_service.contract.checks import (
+    MAX_N,
+    checked_callable,
+    checked_choice,
+    checked_int,
+    checked_parts,
+    checked_step,
+    checked_text,
+    shown,
+)
 from loader_service.contract.collate import BatchContext, Collator, SlotError
 from loader_service.contract.explain import Explanation, Rows
 from loader_service.contract.fingerprint import CONTRACT_VERSION, describe, digest
@@ -33,13 +42,21 @@ from loader_service.errors import ArgumentError, BuildError, FingerprintError
 __all__ = ["Allocate", "Stream", "Transform"]
 
 Transform = Callable[[Any, SampleRng], Any]
-"""`transform(sample, rng) -> sample`: may return a new sample of another shape."""
+"""`transform(sample, rng) -> sample`: may return a new sample of another shape (R38)."""
 
 Allocate = Callable[[Layout], NDArray[np.uint8]]
 """Gives writeable memory for a layout: uint8 [>= layout.nbytes], 64-byte aligned, any content."""
 
-
 _T = TypeVar("_T")
+_DATASET = "a dataset has __len__ and __getitem__(index): each step must be found without the samples before it"
+_SAMPLER = (
+    "use SequentialSampler, ShuffledSampler, BucketedSampler or MixingSampler, or a class of your own with "
+    "these (loader_service.Sampler): each step must be found without those before it"
+)
+_COLLATOR = (
+    "use StackCollator, PadCollator or ImageBatchCollator, or a class of your own with pads, plan and write "
+    "(loader_service.Collator); what a collate function does to each sample belongs in a transform"
+)
 
 
 def _fresh(layout: Layout) -> NDArray[np.uint8]:
@@ -47,14 +64,29 @@ def _fresh(layout: Layout) -> NDArray[np.uint8]:
 
 
 class Stream:
-    """What is served: the batch at global step g is a pure function of (seed, g) and these arguments.
+    """All that a batch is made from: the batch at global step g is a pure function of (seed, g) and these (R2).
 
-    dataset: sized and indexable, thread-safe; sampler: its indices lie in [0, len(dataset)); collator: plans and
-    writes batches; seed: any int; transform: gets `derive(seed, epoch, step_in_epoch, slot, 0)`; version: a text
-    that stands in the fingerprint for parts that cannot be described. Raises ArgumentError.
+    Args:
+        dataset: sized and indexable; several workers and threads read it at once, and the same index gives the same
+            sample (R10).
+        sampler: says which samples stand in a batch; its indices lie in [0, len(dataset)).
+        collator: plans and writes batches.
+        seed: an integer, taken modulo 2^64 (R11).
+        transform: called as `transform(sample, rng)` for each sample; `rng` has the key
+            `derive(seed, epoch, step_in_epoch, slot, 0)`.
+        version: a text that stands in the fingerprint, also for parts that cannot be described (R74).
 
-    caught: which exceptions of dataset, sampler, transform and collator become a BuildError; a worker, which nobody
-    interrupts, sets it to BaseException.
+    Attributes:
+        caught: the exceptions of dataset, sampler, transform and collator that become a BuildError; a worker, which
+            nobody interrupts, sets it to BaseException.
+
+    Raises:
+        ArgumentError: a part that does not do what a stream asks of it; the message says what to use.
+
+    >>> from loader_service import SequentialSampler, StackCollator, Stream
+    >>> stream = Stream([10, 11, 12, 13], SequentialSampler(4, batch_size=2), StackCollator(), seed=0)
+    >>> stream.build(1)["data"]
+    array([12, 13])
     """
 
     def __init__(
@@ -67,31 +99,47 @@ class Stream:
         transform: Transform | None = None,
         version: str | None = None,
     ) -> None:
-        if sampler.n > len(dataset):
-            raise ArgumentError(
-                f"the sampler draws from n = {sampler.n} samples and the dataset has {len(dataset)}; "
-                "give the sampler n = len(dataset) or less"
-            )
+        _check_sampler(sampler)
+        _check_dataset(dataset, sampler)
+        _check_collator(collator)
         self.dataset, self.sampler, self.collator = dataset, sampler, collator
-        self.transform, self.version = transform, version
+        self.transform = None if transform is None else checked_callable("transform", transform, "sample", "rng")
+        self.version = None if version is None else checked_text("version", version)
         self.caught: type[BaseException] = Exception
         self.seed = checked_int("seed", seed)
         self._index_arrays: list[NDArray[np.int64]] = []
 
+    def __repr__(self) -> str:
+        parts = [shown(self.dataset), repr(self.sampler), repr(self.collator), f"seed={self.seed}"]
+        parts += [] if self.transform is None else [f"transform={shown(self.transform)}"]
+        parts += [] if self.version is None else [f"version={shown(self.version)}"]
+        return f"Stream({', '.join(parts)})"
+
     @property
     def steps_per_epoch(self) -> int:
-        """S: the number of steps of one epoch, at least 1."""
-        return self.sampler.steps_per_epoch
+        """S: the number of steps of one epoch, at least 1 (R1)."""
+        return checked_int("the sampler's steps_per_epoch", self.sampler.steps_per_epoch, 1, MAX_N)
 
     def position(self, step: int) -> tuple[int, int]:
-        """(epoch, step in epoch) of global step `step` >= 0. Raises ArgumentError."""
+        """Place a global step in the run.
+
+        Args:
+            step: in [0, 2^63).
+
+        Returns:
+            (epoch, step in epoch): step div S and step mod S.
+
+        Raises:
+            ArgumentError: `step` is none.
+        """
         return divmod(checked_step(step), self.steps_per_epoch)
 
     @property
     def shard_padding(self) -> str:
-        """To which width a rank's rows are padded: "global" (the whole batch's), "own", or "none" (nothing is padded).
+        """The width to which a rank's rows are padded (R62): "global" (the whole batch's), "own", or "none".
 
-        Global where the dataset tells widths without reading samples (`widths(indices)`) and no transform changes them.
+        Global where the dataset tells widths without reading samples (`widths(indices)`) and no transform changes them;
+        none where the collator pads nothing.
         """
         if self.collator.pads == "nothing":
             return "none"
@@ -103,20 +151,34 @@ class Stream:
         return "global" if told else "own"
 
     def build(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """The batch at global step `step`, in fresh memory of its own. Raises BuildError.
+        """Build the batch at global step `step` in memory of its own.
 
-        shard: (rank, world size): only this rank's rows of the global batch, with the slots of the global batch.
+        Args:
+            step: in [0, 2^63).
+            shard: (rank, world size): only this rank's rows of the global batch, with the slots of the global batch.
+
+        Raises:
+            BuildError: the dataset, the sampler, the transform or the collator raised something.
+            ArgumentError: `step` or `shard` is none.
         """
         return self.build_into(step, _fresh, shard)
 
     def build_into(self, step: int, allocate: Allocate, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """The batch at `step`, or a rank's rows of it, in memory that `allocate` gives: asked once, with the layout.
+        """Build the batch at `step`, or a rank's rows of it, in memory of the caller's.
 
-        The caller owns the memory; every byte of every tensor is written. Raises BuildError; an exception of
-        `allocate` passes through unchanged.
+        Args:
+            step: in [0, 2^63).
+            allocate: called once, with the layout; gives uint8 [>= layout.nbytes], writeable, 64-byte aligned. Every
+                byte of every tensor is written (R65).
+            shard: (rank, world size).
+
+        Raises:
+            BuildError: the dataset, the sampler, the transform or the collator raised something. An exception of
+                `allocate` passes through unchanged.
+            ArgumentError: `step` or `shard` is none.
         """
         room = self._index_array()
-        batch = self._build_into(step, allocate, Shard.of(shard), room)
+        batch = self._build_into(checked_step(step), allocate, Shard.of(shard), room)
         self._index_arrays.append(room)
         return batch
 
@@ -141,10 +203,10 @@ class Stream:
         self._guarded(step, context, lambda: self.collator.write(samples, context, tensors))
         for tensor in tensors.values():
             tensor.flags.writeable = False
-        return Batch(tensors, int(step), context.epoch, context.step_in_epoch, len(context.indices))
+        return Batch(tensors, step, context.epoch, context.step_in_epoch, len(context.indices))
 
     def layout(self, step: int) -> Layout:
-        """The layout of the batch at `step`: its samples are read, nothing is built. Raises BuildError."""
+        """Plan the batch at `step`: its samples are read, nothing is built. Raises BuildError, ArgumentError."""
         samples, context = self._samples(step, Shard(), self._index_array())
         return self._guarded(step, context, lambda: self._plan(samples, context))
 
@@ -155,11 +217,11 @@ class Stream:
         return layout
 
     def explain(self, step: int) -> Explanation:
-        """Where every row of the batch at `step` comes from, without reading a sample. Raises ArgumentError."""
+        """Say where every row of the batch at `step` comes from, without reading a sample. Raises ArgumentError."""
         epoch, step_in_epoch = self.position(step)
         indices = np.asarray(self.sampler.indices(epoch, step_in_epoch), np.int64)
         sources = self.sampler.sources(indices) if hasattr(self.sampler, "sources") else None
-        return Explanation.of(self.seed, int(step), epoch, step_in_epoch, Rows(indices, sources))
+        return Explanation.of(self.seed, checked_step(step), epoch, step_in_epoch, Rows(indices, sources))
 
     def _samples(self, step: int, shard: Shard, room: NDArray[np.int64]) -> tuple[Sequence[Any], BatchContext]:
         """The samples of the shard's rows, and where they stand."""
@@ -300,6 +362,33 @@ def _method_of(thing: object, *names: str) -> str | None:
     A subclass that overrides the last name alone is not asked by the first, which it inherits.
     """
     return next((name for kind in type(thing).__mro__ for name in names if name in vars(kind)), None)
+
+
+def _check_sampler(sampler: Any) -> None:
+    checked_parts("sampler", sampler, ("n", "steps_per_epoch", "indices"), _SAMPLER)
+    checked_int("the sampler's n", sampler.n, 0, MAX_N)
+    checked_int("the sampler's steps_per_epoch", sampler.steps_per_epoch, 1, MAX_N)
+    checked_callable("sampler.indices", sampler.indices, "epoch", "step")
+
+
+def _check_dataset(dataset: Any, sampler: Any) -> None:
+    checked_parts("dataset", dataset, ("__len__", "__getitem__"), _DATASET)
+    try:
+        length = len(dataset)
+    except Exception as error:  # of the dataset's code
+        raise ArgumentError(f"len(dataset) raised {type(error).__name__}: {error}; {_DATASET}") from error
+    if sampler.n > length:
+        raise ArgumentError(
+            f"the sampler draws from n = {sampler.n} samples and the dataset has {length}; "
+            "give the sampler n = len(dataset) or less"
+        )
+
+
+def _check_collator(collator: Any) -> None:
+    checked_parts("collator", collator, ("pads", "plan", "write"), _COLLATOR)
+    checked_choice("the collator's pads", collator.pads, ("nothing", "widths", "lengths"))
+    checked_callable("collator.plan", collator.plan, "samples", "context")
+    checked_callable("collator.write", collator.write, "samples", "context", "tensors")
 
 
 def _build_error(step: int, error: BaseException, slot: int | None = None, index: int | None = None) -> BuildError:

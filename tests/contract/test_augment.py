@@ -276,7 +276,7 @@ def test_what_is_no_augmentation_cannot_be_composed(part: Any) -> None:
     if part is GainOffset:
         assert Compose(part()).draws == 2
         return
-    with pytest.raises(ArgumentError, match="cannot be composed; it needs draws, draw and apply"):
+    with pytest.raises(ArgumentError, match="which has no draws, draw, apply; give objects such as GainOffset"):
         Compose(part)
 
 

@@ -19,7 +19,7 @@ from loader_service.contract.sample import ImageSample
 from loader_service.contract.samplers import BucketedSampler, MixingSampler, Sampler, SequentialSampler, ShuffledSampler
 from loader_service.contract.stream import Stream
 from loader_service.data import SyntheticLines
-from loader_service.errors import ArgumentError, BuildError
+from loader_service.errors import ArgumentError, BuildError, ConsumerClosedError
 from loader_service.loader import Loader
 
 LENGTHS = np.arange(26) * 7 % 26
@@ -123,16 +123,41 @@ def test_an_error_comes_at_its_step_and_the_loader_goes_no_further() -> None:
     stream = Stream(Numbers(frozenset({7})), SequentialSampler(12, 3), StackCollator(), seed=0)
     loader = Loader(stream)
     assert [next(loader)["data"].tolist() for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
-    for _ in range(3):
-        with pytest.raises(
-            BuildError, match=r"step 2 could not be built at slot 1 \(dataset index 7\): OSError"
-        ) as caught:
-            next(loader)
-        assert caught.value.step == loader.next_step == 2
+    with pytest.raises(BuildError) as caught:
+        next(loader)
+    assert (caught.value.step, caught.value.slot, caught.value.index) == (2, 1, 7)
+    assert caught.value.cause_type == "OSError"
+    for go_on in (lambda: next(loader), lambda: loader.get(3), lambda: list(loader)):
+        with pytest.raises(ConsumerClosedError, match="takes no more steps: it ended at step 2, whose build failed"):
+            go_on()
+    assert (loader.closed, loader.next_step) == (True, 2)
+
+
+def test_a_loader_that_is_reopened_goes_on_elsewhere() -> None:
+    loader = Loader(Stream(Numbers(frozenset({7})), SequentialSampler(12, 3), StackCollator(), seed=0))
+    with pytest.raises(BuildError):
+        loader.get(2)
+    loader.reopen()
     assert loader.get(3)["data"].tolist() == [9, 10, 11]
     assert [next(loader).step for _ in range(2)] == [4, 5]
-    with pytest.raises(BuildError, match="step 6 could not be built"):
+    with pytest.raises(BuildError) as caught:
         list(loader)
+    assert caught.value.step == 6
+
+
+def test_a_closed_loader_says_so() -> None:
+    with Loader(make_stream("shuffled"), 2) as loader:
+        batch = next(loader)
+    assert batch.step == 2
+    with pytest.raises(ConsumerClosedError, match="it was closed"):
+        next(loader)
+    assert repr(loader).endswith("it was closed)")
+
+
+@pytest.mark.parametrize("stream", ["x", None, Stream, 5], ids=str)
+def test_what_is_no_stream_is_refused(stream: Any) -> None:
+    with pytest.raises(ArgumentError, match="it must be a loader_service"):
+        Loader(stream)
 
 
 @pytest.mark.parametrize(

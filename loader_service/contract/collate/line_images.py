@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from loader_service.contract.augment import Augmentation, Compose
 from loader_service.contract.buffers import scratch
-from loader_service.contract.checks import MAX_N, checked_float32, checked_int, set_fields
+from loader_service.contract.checks import MAX_N, checked_callable, checked_float32, checked_int, set_fields
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
 from loader_service.contract.collate.compiled_lines import one_block, segments, write_lines
 from loader_service.contract.fused import compiles
@@ -47,10 +47,19 @@ _INT32 = np.iinfo(np.int32)
 
 @dataclass(frozen=True)
 class ImageBatchCollator:
-    """Pads line images to one width; targets are concatenated as CTC wants them.
+    """Pads line images to one width; targets are concatenated as CTC wants them (R40 to R46).
 
     Tensors: images float32 [B, C, H, Wp], widths int32 [B], targets int32 [sum L_i], target_lengths int32 [B],
     labels int32 [B], indices int32 [B]. Columns W_i..Wp hold pad_value.
+
+    Args:
+        width_multiple: Wp is a multiple of it; at least 1.
+        pad_value: finite in float32.
+        augmentation: called as `augmentation(image, rng)` to edit each image, float32 [C, H, W_i], in place; those of
+            `loader_service.augment`, or one of your own.
+
+    Raises:
+        ArgumentError: an argument outside its range.
     """
 
     width_multiple: int = 1
@@ -61,9 +70,11 @@ class ImageBatchCollator:
     def __post_init__(self) -> None:
         multiple = checked_int("width_multiple", self.width_multiple, 1, MAX_N)
         set_fields(self, width_multiple=multiple, pad_value=checked_float32("pad_value", self.pad_value))
+        if self.augmentation is not None:
+            checked_callable("augmentation", self.augmentation, "image", "rng")
 
     def plan(self, samples: Sequence[ImageSample], context: BatchContext) -> Layout:
-        """The layout of `samples`. Raises SlotError where a sample does not fit the others."""
+        """Plan the layout of `samples`. Raises SlotError where a sample does not fit the others."""
         if isinstance(samples, RaggedImages):
             channels, height = samples.channels, samples.height
             width, targets = (int(samples.widths.max()), int(samples.target_lengths.sum())) if len(samples) else (0, 0)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.checks import checked_text, set_fields
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
 from loader_service.contract.collate.tree import INDICES, leaves, row_leaves
 from loader_service.contract.layout import Layout
@@ -21,17 +22,26 @@ __all__ = ["StackCollator"]
 
 @dataclass(frozen=True)
 class StackCollator:
-    """Stacks arrays, numbers, and nested dicts, tuples and lists of them, along a new first axis.
+    """Stacks arrays, numbers, and nested mappings, tuples and lists of them, along a new first axis (R48).
 
     Tensors: one [B, ...] for each leaf, in the sample's dtype, named by its path ("image", "meta.id", "0"), and indices
-    int64 [B]. name: that of a sample which is a lone array or number.
+    int64 [B].
+
+    Args:
+        name: that of a sample which is a lone array or number.
+
+    Raises:
+        ArgumentError: `name` is no text.
     """
 
     name: str = "data"
     pads: ClassVar[Padding] = "nothing"
 
+    def __post_init__(self) -> None:
+        set_fields(self, name=checked_text("name", self.name))
+
     def plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
-        """The layout of `samples`. Raises SlotError."""
+        """Plan the layout of `samples`. Raises SlotError where a sample does not fit the first."""
         first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
         expected = {path: (array.dtype, array.shape) for path, array in first.items()}
         for row, sample in enumerate(samples):
