@@ -67,19 +67,28 @@ def test_the_module_map_names_every_module_and_nothing_else() -> None:
 
 
 def test_what_the_architecture_points_to_is_there() -> None:
-    """The code and the tests of the table "Where do I change"."""
+    """The modules, the functions in them, and the tests of the table "Where do I change"."""
     table = _ARCHITECTURE[_ARCHITECTURE.index("\n## Where do I change") : _ARCHITECTURE.index("\n## Figures")]
-    for row in re.findall(r"^\| (?!to change|---)(.*) \|$", table, re.MULTILINE):
+    rows = re.findall(r"^\| (?!to change|---)(.*) \|$", table, re.MULTILINE)
+    assert len(rows) > 10
+    for row in rows:
         _, code, tests = row.split(" | ")
-        for name in re.findall(r"`([\w/]+/[\w.]+)`", code):
-            assert _is_code(name), name
+        sources = [source for name in re.findall(r"`([\w/]+/[\w.]*)`", code) for source in _sources_of(name)]
+        text = "\n".join(source.read_text(encoding="utf-8") for source in sources)
+        for group in re.findall(r"\(([^()]*`[^()]*)\)", code):
+            for name in re.findall(r"`(?:\w+\.)?(\w+)`", group):
+                assert f"def {name}(" in text, name
         for name in re.findall(r"`(tests/[\w/.]+)`", tests):
             assert (_ROOT / name).exists(), name
 
 
-def _is_code(name: str) -> bool:
+def _sources_of(name: str) -> list[Path]:
+    """The files of a module, or of a package, that the table names from the package, the daemon or the client."""
     places = [_ROOT / "loader_service", _ROOT / "loader_service" / "daemon", _ROOT / "client"]
-    return any((place / name).with_suffix(".py").is_file() or (place / name).is_dir() for place in places)
+    modules = [path for place in places if (path := (place / name).with_suffix(".py")).is_file()]
+    packages = [path for place in places if (place / name).is_dir() for path in (place / name).glob("*.py")]
+    assert modules or packages, name
+    return modules + packages
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
