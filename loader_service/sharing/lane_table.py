@@ -125,8 +125,8 @@ class LaneTable:
             self.pool.give(segment)
 
     def end_if_done(self, lane: Lane) -> None:
-        """End a lane without members as soon as no worker writes into it."""
-        if not lane.members and not lane.ring.is_building():
+        """End a lane without members as soon as no worker writes into it. Idempotent."""
+        if lane.lane_id in self.lanes and not lane.members and not lane.ring.is_building():
             del self.lanes[lane.lane_id]
             self._give_all([slot.segment for slot in lane.ring.slots])
 

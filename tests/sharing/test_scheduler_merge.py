@@ -165,3 +165,17 @@ def test_the_next_step_after_one_that_failed_is_waited_for_like_any_other() -> N
         assert world.ask(consumer, 1) is None
     world.settle()
     assert [world.delivered[consumer] for consumer in pair] == [[1], [1]]
+
+
+def test_a_run_that_goes_on_in_an_older_lane_ends_its_own_once() -> None:
+    """Its last build was the one whose answer let it leave."""
+    world = World(4, 8)
+    world.open(100)
+    runs = world.open(99)
+    scheduler = world.lanes
+    scheduler.ask(runs, 99, steps=2)
+    claim = scheduler.rings.claim(demanded=True)
+    assert claim is not None
+    assert claim.step == 99
+    scheduler.built(claim, 10)
+    assert list(scheduler.lanes) == [0]
