@@ -75,11 +75,11 @@ class LoaderServiceError(Exception):
         return f"{self.code}: {self.message}"
 
     def details(self) -> dict[str, Any]:
-        """What a class says beside its message: plain values, the keyword arguments of its constructor."""
+        """Details beside the message: plain values, the keyword arguments of its constructor."""
         return {}
 
     def to_record(self) -> dict[str, Any]:
-        """This error as plain values, for a message to another process; `from_record` makes it again."""
+        """Return this error as plain values, for a message to another process; `from_record` makes it again."""
         details = {key: _sendable(value) for key, value in self.details().items()}
         return {"code": self.code, "message": _sendable(self.message), "details": details}
 

@@ -57,7 +57,7 @@ class Loader:
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more steps: it was closed, or a build failed."""
+        """True once it takes no more steps: it was closed, or a build failed."""
         return self._ended is not None
 
     def get(self, step: int) -> Batch:

@@ -122,7 +122,7 @@ class Slot:
 
 
 def ring() -> list[Slot]:
-    """As many slots as a peer may prepare ahead."""
+    """Number of slots that a peer may prepare ahead."""
     memory = np.zeros(SLOT_BYTES * DEPTH, np.uint8)
     return [Slot(memory[SLOT_BYTES * place : SLOT_BYTES * (place + 1)]) for place in range(DEPTH)]
 

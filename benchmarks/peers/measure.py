@@ -196,7 +196,7 @@ def _run(case: Case, seconds: float, reference: Reference, directory: Path) -> F
 
 
 def _waits_us(case: Case, seconds: float, directory: Path) -> tuple[float, float]:
-    """How long a consumer waits for a batch that it asks for every 20 ms: p50 and p99, in microseconds."""
+    """Time that a consumer waits for a batch which it asks for every 20 ms: p50 and p99, in microseconds."""
     running = _Running(case, directory, _PAUSE_S)
     try:
         running.wait_until(lines.DEPTH + int(seconds / _PAUSE_S), directory / "log")

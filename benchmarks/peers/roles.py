@@ -1,4 +1,4 @@
-"""What one process of a case does: `python -m benchmarks.peers.roles NAME COUNTERS OPTIONS`.
+"""One process of a case: `python -m benchmarks.peers.roles NAME COUNTERS OPTIONS`.
 
 Owns `ROLES` and the loop of a consumer: take a batch, touch it, drop it, count it. Every peer is imported only by the
 role that needs it. All of them build with the same code, `lines.NumpyBuild`, unless the case says otherwise.

@@ -1,4 +1,4 @@
-"""What is varied, one thing at a time, and the case that each value makes.
+"""Axes: what is varied, one thing at a time, and the case that each value makes.
 
 Owns `Axis` and `AXES`.
 """

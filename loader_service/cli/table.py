@@ -89,7 +89,7 @@ def _lane(lane: dict[str, Any]) -> str:
 
 
 def _notes(status: dict[str, Any]) -> Iterator[str]:
-    """What has gone wrong, or was looked at."""
+    """Lines on what has gone wrong, or was verified."""
     for one in status["workers"]:
         if one["last_death"]:
             yield f"last death of worker {one['worker']}: {one['last_death']}"

@@ -71,7 +71,7 @@ class Augmentation(ABC):
 
     @property
     def program(self) -> Program | None:
-        """What the compiled form of the augmentation runs, see `fused.edits`; None where it has none."""
+        """The compiled form of the augmentation, see `fused.edits`; None where it has none."""
         return None
 
     def __call__(self, image: Image, rng: SampleRng) -> None:
@@ -282,7 +282,7 @@ class Compose:
         return None if None in draws else sum(filter(None, draws))
 
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
-        """What each draws, flat and in order."""
+        """The edits that each draws, flat and in order."""
         return tuple(number for augmentation in self.augmentations for number in _drawing(augmentation).draw(rng))
 
     def apply(self, image: Image, /, *drawn: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where the rows of a batch come from: for the sample behind a loss spike.
+"""Origin of the rows of a batch: the way to the sample behind a loss spike.
 
 Owns `Explanation`. Invariant: it is computed from the step alone; no sample is read.
 """

@@ -85,7 +85,7 @@ def _arguments(value: Any, path: str) -> dict[str, Any]:
 
 
 def _attributes(value: Any, path: str) -> dict[str, Any]:
-    """What was set on an object whose constructor takes nothing, without what it has cached."""
+    """Values that were set on an object whose constructor takes nothing, without what it has cached."""
     kind: Any = type(value)
     if kind.__new__ is not object.__new__ or not hasattr(value, "__dict__") or isinstance(value, np.ufunc):
         raise FingerprintError(
@@ -198,7 +198,7 @@ _MISSING = _Missing()
 
 
 def explain_difference(ours: Any, theirs: Any) -> str:
-    """In words, in which parts two streams (or two descriptions) differ; an empty text where they are the same.
+    """Say in which parts two streams (or two descriptions) differ; an empty text where they are the same.
 
     >>> explain_difference({"seed": 1, "sampler": "a"}, {"seed": 2, "sampler": "a"})
     'seed: 1 here, 2 there'

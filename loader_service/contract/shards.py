@@ -54,7 +54,7 @@ class Shard:
         return range(self.rank * batch_size // self.world, (self.rank + 1) * batch_size // self.world)
 
     def cut(self, layout: Layout, tensors: Mapping[str, NDArray[Any]], batch_size: int) -> dict[str, NDArray[Any]]:
-        """This rank's rows of a global batch of `batch_size` rows, as views. Raises ArgumentError.
+        """Cut the rank's rows out of a global batch of `batch_size` rows, as views. Raises ArgumentError.
 
         A tensor of which the batch's layout says that it is whole is given whole.
         """

@@ -261,7 +261,7 @@ class Stream:
         ]
 
     def _rows(self, indices: NDArray[np.int64]) -> Sequence[Any]:
-        """What the dataset gives for `indices`. Raises TypeError, ValueError, and whatever the dataset raises."""
+        """Read the samples at `indices`. Raises TypeError, ValueError, and whatever the dataset raises."""
         dataset: Any = self.dataset
         at_once = dataset.read_rows if self._batch_reader == "read_rows" else dataset.__getitems__
         samples = at_once(indices if self._batch_reader == "read_rows" else indices.tolist())
@@ -285,7 +285,7 @@ class Stream:
         return BatchContext(self.seed, epoch, step_in_epoch, own, rows.start, least_width=width)
 
     def _indices(self, epoch: int, step_in_epoch: int, room: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the sampler answers, int64 [B], checked; in `room` where it can. Raises ValueError."""
+        """The sampler's answer, int64 [B], checked; in `room` where it can. Raises ValueError."""
         sampler: Any = self.sampler
         if self._writes_indices:
             answer = room[: sampler.write_indices(epoch, step_in_epoch, room)]

@@ -1,1 +1,1 @@
-"""Who shares a ring, who gets what, who leaves whom: plain values in, decisions out; no clock, no socket."""
+"""The sharing of rings among consumers: plain values in, decisions out; no clock, no socket."""

@@ -56,7 +56,7 @@ class SlowConsumerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer takes part.
+    """Options of one consumer.
 
     Args:
         policy: what happens when it falls behind.
@@ -179,7 +179,7 @@ class Consumer:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next step of its run is to be asked for now: it may have one batch more than it may keep."""
+        """Return whether the next step of its run is to be asked for: it may have one batch more than it may keep."""
         return self.run_left > 0 and self.wanted is None and len(self.leases) <= self.max_leases
 
     def end_run(self) -> None:

@@ -29,7 +29,7 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When `pid` started, in clock ticks since boot: with the pid it names one process.
+    """Start of process `pid`, in clock ticks since boot: with the pid it names one process.
 
     None if it is gone, or has ended and only waits for its parent to hear of it.
     """

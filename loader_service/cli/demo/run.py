@@ -38,7 +38,7 @@ _READERS = 2
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the demo runs. files: text files, none for the standard library's sources; steps: of each consumer."""
+    """Settings of one demo. files: text files, none for the standard library's sources; steps: of each consumer."""
 
     files: tuple[str, ...] = ()
     steps: int = 200
@@ -55,7 +55,7 @@ class DemoOptions:
         return {"files": files or None, "seed": self.seed, "batch_size": self.batch_size}
 
     def table(self, directory: Path) -> dict[str, Any]:
-        """How the daemon is told to make the stream; with `text`, `directory` has its container."""
+        """Options of the stream for the daemon; with `text`, `directory` has its container."""
         if not self.text:
             return {"factory": _FACTORY, "args": self.factory_arguments, "prefetch": self.prefetch}
         pipeline = f"stream '{directory / CORPUS}' |> shuffle(seed = {self.seed}) |> batch(B = {self.batch_size})"
@@ -95,7 +95,7 @@ class _Reader:
         self._opened.set()
 
     def wait_opened(self) -> None:
-        """Until it has opened the stream, or has failed."""
+        """Wait until it has opened the stream, or has failed."""
         self._opened.wait()
 
     def go(self) -> None:
@@ -106,7 +106,7 @@ class _Reader:
             self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
-        """What it said at its end. Raises the error that it met."""
+        """Return what it said at its end. Raises the error that it met."""
         self._thread.join()
         self._process.wait()
         if "error" in self._said:
@@ -148,7 +148,7 @@ def _read_twice(endpoint: str, options: DemoOptions, add_bar: AddBar) -> list[di
 
 
 def _builds(endpoint: str, steps: int) -> dict[int, int]:
-    """How often each of the steps was built."""
+    """Count how often each of the steps was built."""
     with loader_client.connect(endpoint) as client:
         builds = client.status(builds=True)["streams"][0]["builds"]
     return {step: times for step, times in builds if step < steps}

@@ -77,7 +77,7 @@ class Collator(Protocol[Sample_contra]):
 
     @property
     def pads(self) -> Padding:
-        """What is filled up to that of the largest sample.
+        """The parts that are filled up to the size of the largest sample.
 
         "widths" (of images; never less than `context.least_width`, so that a dataset's `widths` are worth asking for),
         "lengths" (of sequences), or "nothing".

@@ -246,7 +246,7 @@ def _agreed(samples: Sequence[ImageSample], context: BatchContext) -> tuple[int,
 
 
 def _problem(sample: ImageSample, first: ImageSample) -> str:
-    """What keeps `sample` out of a batch with `first`, or an empty text."""
+    """Say what keeps `sample` out of a batch with `first`; an empty text where nothing does."""
     image, target = getattr(sample, "image", None), getattr(sample, "target", None)
     if not isinstance(image, np.ndarray) or not isinstance(target, np.ndarray):
         return f"the sample is {type(sample).__name__}; it must be an ImageSample of arrays"

@@ -135,7 +135,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
 
 
 def _kinds(found: _Leaves) -> dict[str, tuple[Any, ...]]:
-    """What must agree: dtype, number of axes, and all axes but the first."""
+    """The properties that must agree: dtype, number of axes, and all axes but the first."""
     return {path: (array.dtype, array.ndim, array.shape[1:]) for path, array in found.items()}
 
 

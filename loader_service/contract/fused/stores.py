@@ -31,7 +31,7 @@ class _Emitter:
         self._vector = self._ir.VectorType(self._ir.FloatType(), _LANES)
 
     def _address(self, place: int, array: Any, index: Any) -> Any:
-        """Of element `index` of the array that is argument `place`."""
+        """Address of element `index` of the array that is argument `place`."""
         data = self.context.make_array(self._types[place])(self.context, self.builder, array).data
         return self.builder.bitcast(self.builder.gep(data, [index]), self._vector.as_pointer())
 

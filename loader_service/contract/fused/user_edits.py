@@ -37,7 +37,7 @@ class ImageKernel(Kernel):
 
     @property
     def fingerprint(self) -> str:
-        """Its module and name, as of any function. Raises FingerprintError."""
+        """Module and name of the edit, as of any function. Raises FingerprintError."""
         if "<" in self.__qualname__:
             raise FingerprintError(
                 f"{self.__module__}:{self.__qualname__} is no function at module level, so no other process can tell "

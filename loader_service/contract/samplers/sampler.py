@@ -1,4 +1,4 @@
-"""What a stream asks of a sampler, and the checks that all samplers share.
+"""The protocol of samplers, and the checks that all samplers share.
 
 Owns the `Sampler` protocol. A wrong argument is an ArgumentError that says what was got and what to change.
 
@@ -18,7 +18,7 @@ __all__ = ["Sampler", "count_steps"]
 
 
 class Sampler(Protocol):
-    """What a stream asks of a sampler. `n` bounds the indices: all lie in [0, n).
+    """Protocol of a sampler. `n` bounds the indices: all lie in [0, n).
 
     One that draws from several sources may also have `sources(indices) -> NDArray[np.int64]`, the source of each index,
     which `Stream.explain` tells.

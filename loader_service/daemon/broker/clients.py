@@ -27,7 +27,7 @@ _MAX_CONSUMERS = 4096
 
 
 def token_of(identity: bytes) -> bytes:
-    """Whose socket this is."""
+    """Return the part of a socket's identity that names its client."""
     return identity[:_TOKEN_BYTES]
 
 
@@ -49,7 +49,7 @@ class Client:
 
     @property
     def sockets(self) -> tuple[bytes, bytes]:
-        """Those that it keeps: of its Hello, until it is closed, and its first, which tells of ended leases."""
+        """The sockets that it keeps: of its Hello, until it is closed, and its first, which tells of ended leases."""
         return self.identity, token_of(self.identity) + bytes(4)
 
     def give_up(self, consumer: int) -> None:
@@ -82,7 +82,7 @@ class Client:
 
 
 class Clients:
-    """Who is connected. `gone(client)` is called once for each that ended without a Bye.
+    """The clients that are connected. `gone(client)` is called once for each that ended without a Bye.
 
     incarnation: tells this daemon from those before and after it.
     """
@@ -137,7 +137,7 @@ class Clients:
             raise ServiceClosedError(f"the daemon that this {message.kind} was meant for is gone, and another is here")
 
     def unsure(self) -> list[Client]:
-        """Those that have to be asked whether they are still there: unseen ones, and idle ones, who may have just gone.
+        """List those that have to be asked whether they are there: unseen ones, and idle ones, who may have just gone.
 
         One whose process lives and that has consumers here is there, whatever its connections are.
         """

@@ -1,1 +1,1 @@
-"""What operators see: logs and notifications."""
+"""Logs and notifications, for whoever operates a daemon."""

@@ -18,7 +18,7 @@ _MAX_QUEUED, _MAX_QUEUED_BYTES = 1000, 1 << 22
 
 
 class Connection:
-    """What the daemon knows of a peer.
+    """One peer, as the daemon knows it.
 
     Attributes:
         reader: the frames that come.
@@ -40,7 +40,7 @@ class Connection:
 
     @property
     def is_sent(self) -> bool:
-        """Whether nothing waits to go out."""
+        """True where nothing waits to go out."""
         return not self._queue
 
     def receive(self) -> None:

@@ -61,7 +61,7 @@ class EndpointLock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the name still leads to this lock: somebody who cleaned up may have made room for another daemon."""
+        """True while the name leads to this lock: somebody who cleaned up may have made room for another daemon."""
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
         except OSError:
@@ -91,7 +91,7 @@ def _open(path: Path) -> int:
 
 
 def _read(fd: int) -> dict[str, Any]:
-    """What the last holder wrote."""
+    """Read what the last holder wrote."""
     try:
         content = json.loads(os.pread(fd, 4096, 0) or b"{}")
     except ValueError:
@@ -118,7 +118,7 @@ def _clear(path: Path) -> None:
 
 
 def _is_heard(path: Path) -> bool:
-    """Whether some process listens at this socket."""
+    """Return whether some process listens at this socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller:
         try:
             caller.connect(str(path))

@@ -1,4 +1,4 @@
-"""Who may reach a daemon: its user alone, or the members of a configured group too.
+"""Permissions to reach a daemon: its user alone, or the members of a configured group too.
 
 Owns `Permissions`. Invariant: nobody else can enter the socket's directory, connect, or map a segment; and
 members of the
@@ -34,7 +34,7 @@ class Permissions:
 
     @classmethod
     def of(cls, group: str) -> Permissions:
-        """As `[server] group` says it, empty for none. Raises ConfigurationError."""
+        """Make them of `[server] group`, empty for none. Raises ConfigurationError."""
         if not group:
             return cls()
         try:

@@ -146,7 +146,7 @@ class ServerSocket:
 
     @staticmethod
     def _is_pending(connection: Connection) -> bool:
-        """Whether something waits to go out to a peer that is there, after another try."""
+        """Try once more; true where something still waits to go out to a peer that is there."""
         with suppress(PeerError):
             connection.flush()
             return not connection.is_sent

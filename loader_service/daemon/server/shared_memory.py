@@ -48,13 +48,13 @@ def _base36(number: int) -> str:
 
 
 def identity(pid: int) -> str:
-    """What a daemon's segments are named by: its pid, when it started, and in which pid namespace."""
+    """Return what a daemon's segments are named by: its pid, when it started, and in which pid namespace."""
     started = start_time(pid) or 0
     return f"{_PREFIX}-{_base36(pid)}-{_base36(started)}-{_base36(pid_namespace() % _NAMESPACE_TAGS)}"
 
 
 def free_bytes() -> int | None:
-    """What /dev/shm has free; None where there is no such directory."""
+    """Free bytes of /dev/shm; None where there is no such directory."""
     try:
         found = os.statvfs(_DIRECTORY)
     except OSError:
@@ -124,7 +124,7 @@ class _Reserved:
 
     @property
     def is_there(self) -> bool:
-        """Whether its name leads to it."""
+        """True while its name leads to it."""
         try:
             return self.file in (0, os.lstat(self.path).st_ino)
         except OSError:
@@ -183,14 +183,14 @@ class SharedMemoryAllocator:
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be reserved: {error}") from error
 
     def fits(self, nbytes: int) -> bool:
-        """Whether `nbytes` more are within the limit and free."""
+        """Return whether `nbytes` more are within the limit and free."""
         free = free_bytes()
         return (not self.limit_bytes or self.used_bytes + nbytes <= self.limit_bytes) and (
             free is None or nbytes <= free
         )
 
     def exists(self, segment: str) -> bool:
-        """Whether others can still map it: a clean-up may have removed its name, and somebody may have taken that."""
+        """Return whether others can still map it: a clean-up may have removed its name, or somebody taken it."""
         if self._segments[segment].is_there:
             return True
         _log.warning("segment %s was removed from %s by somebody else; another takes its place", segment, _DIRECTORY)
@@ -241,7 +241,7 @@ class SharedMemoryAllocator:
 
 
 def _is_dead(name: str) -> bool:
-    """Whether `name` is a segment of a daemon of this pid namespace that no longer lives."""
+    """Return whether `name` is a segment of a daemon of this pid namespace that no longer lives."""
     parts = name.split("-")
     if len(parts) != 5 or parts[0] != _PREFIX:
         return False

@@ -1,4 +1,4 @@
-"""What the workers say of the streams that they made.
+"""Facts of the streams, as the workers tell them.
 
 Owns `StreamCatalog`. Invariant: every worker made the same streams, at start and ever after; one that did not may build
 nothing. Fails with FactoryError.
@@ -23,7 +23,7 @@ class StreamCatalog:
         self._batch_bytes: dict[str, int] = {}
 
     def start_message(self, worker: int) -> Start:
-        """What worker number `worker` is told first; worker 0 measures the streams that have no slot_bytes."""
+        """The first message to worker number `worker`; worker 0 measures the streams that have no slot_bytes."""
         specs = [
             StreamSpec(name, stream.factory, stream.args, measure=worker == 0 and not stream.initial_slot_bytes)
             for name, stream in self._config.streams.items()

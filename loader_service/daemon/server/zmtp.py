@@ -73,17 +73,17 @@ class FrameReader:
         self._allowed = 0
 
     def __len__(self) -> int:
-        """How many bytes have come and are of no frame yet."""
+        """The number of bytes that have come and are of no frame yet."""
         return len(self._buffer)
 
     @property
     def is_within(self) -> bool:
-        """Whether a frame that was allowed is under way."""
+        """True while a frame that was allowed is under way."""
         return self._allowed > 0
 
     @property
     def missing(self) -> int:
-        """How many bytes complete the frame that is under way, at least 1."""
+        """The number of bytes that complete the frame under way, at least 1."""
         return max(1, self._allowed - len(self._buffer))
 
     def allow(self) -> None:

@@ -1,4 +1,4 @@
-"""How workers ended, and which step they ended of.
+"""Crashes of workers, and the steps that they were at.
 
 Owns `Crash` and `Crashes`. Invariant: a step that has cost three workers, by whatever, fails with the story of all
 three; what is known of a step is forgotten once it is built or has failed. Bounded memory.

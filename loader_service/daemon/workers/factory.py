@@ -1,4 +1,4 @@
-"""From a stream's configuration to the Stream itself, in the worker that builds it.
+"""Making of a Stream from its configuration, in the worker that builds it.
 
 Owns `load_stream`. Invariant: each way to fail is its own message, which names the stream and the factory. The
 factories of the configuration are the only code that a daemon loads.

@@ -230,7 +230,7 @@ class Supervisor:
             self._loop.after(EXIT_S, self._end_dismissed)
 
     def _end_dismissed(self) -> None:
-        """Who was dismissed and is still there, with a thread that does not end, say, is killed."""
+        """Kill whoever was dismissed and is still there, with a thread that does not end, say."""
         for process in self._dismissed:
             process.kill()
         self._reap_dismissed()
@@ -283,7 +283,7 @@ class Supervisor:
     # --- the watchdog's events -----------------------------------------------------------------------------
 
     def hung(self, worker: Worker, elapsed_s: float, stack: str) -> None:
-        """It is killed now; its end is noticed like any other."""
+        """Take note that the worker is killed now; its end is noticed like any other."""
         what = f"at one step (build_timeout_s = {self._timeouts.build_s:g})" if worker.ready else "at its start"
         worker.hung = f"hung: it was {what} for {elapsed_s:.1f} s, and was killed by SIGKILL"
         where = f"; where it hung:\n{stack}" if stack else "; it gave no stack: stopped, or blocked in the kernel"
@@ -301,5 +301,5 @@ class Supervisor:
 
 
 def _passes(worker: Worker) -> bool:
-    """Whether what ended a start is no fault of the code's: no process to be had, or killed by somebody else."""
+    """Return whether what ended a start is no fault of the code's: no process to be had, or killed by somebody else."""
     return worker.process is None or (worker.process.returncode == -signal.SIGKILL and not worker.hung)

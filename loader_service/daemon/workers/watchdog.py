@@ -54,7 +54,7 @@ class _Timer(Protocol):
 
 
 class _Watcher(Protocol):
-    """Who is told: `hung` right before the worker is killed, `undying` where it has not ended by that."""
+    """The one who is told: `hung` right before the worker is killed, `undying` where it has not ended by that."""
 
     def hung(self, worker: Any, elapsed_s: float, stack: str) -> None: ...
     def undying(self, worker: Any) -> None: ...
@@ -67,7 +67,7 @@ class _Watch:
 
 
 class Watchdog:
-    """What each worker has under way, and since when."""
+    """Watch over what each worker has under way, and since when."""
 
     def __init__(self, timer: _Timer, watcher: _Watcher) -> None:
         self._timer, self._watcher = timer, watcher

@@ -68,11 +68,11 @@ class Worker:
 
     @property
     def name(self) -> str:
-        """For logs."""
+        """Name for logs."""
         return f"worker {self.number} (pid {self.pid})"
 
     def report(self) -> dict[str, Any]:
-        """For `status`, as plain values."""
+        """Facts for `status`, as plain values."""
         kept = "given up" if self.given_up else "ready" if self.ready else "starting"
         return {
             "worker": self.number,
@@ -114,12 +114,12 @@ class Worker:
             self.process.send_signal(STACK_SIGNAL)
 
     def forget_stack(self) -> None:
-        """What it has written so far is of no later death."""
+        """Forget what it has written so far: that is of no later death."""
         if self.stack_fd is not None:
             self.stack_from = os.fstat(self.stack_fd).st_size
 
     def stack(self) -> str:
-        """What the process has written since it was asked, or as it died; empty where it has not."""
+        """Return what the process has written since it was asked, or as it died; empty where it has not."""
         if self.stack_fd is None:
             return ""
         data = os.pread(self.stack_fd, _MAX_STACK_BYTES, self.stack_from)
@@ -151,7 +151,7 @@ def _nameless_file() -> int:
 
 
 def _told(code: int) -> str:
-    """How a process ended, by its exit code."""
+    """Say how a process ended, by its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     known = -code in {number.value for number in signal.Signals}  # not all real-time signals have a name

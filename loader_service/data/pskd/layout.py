@@ -103,7 +103,7 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Its number of elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     def dtype(self, enc: Enc) -> np.dtype[Any]:
