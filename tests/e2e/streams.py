@@ -28,6 +28,7 @@ __all__ = [
     "impure",
     "leaving",
     "odd_ones",
+    "outlier",
     "padded",
     "short_last",
     "shuffled_slow",
@@ -85,6 +86,23 @@ class Growing:
 
 def growing(unit: int = 64) -> Stream:
     return Stream(Growing(unit), SequentialSampler(48, 4), ImageBatchCollator(), seed=0)
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """Samples of 4 KiB; those of one batch are 256 times as large."""
+
+    step: int
+
+    def __len__(self) -> int:
+        return 4 * 64
+
+    def __getitem__(self, index: int, /) -> ImageSample:
+        return sample(index, 65536 if index // 4 == self.step else 256)
+
+
+def outlier(step: int) -> Stream:
+    return Stream(Outlier(step), SequentialSampler(256, 4), ImageBatchCollator(), seed=0)
 
 
 class TwoArgumentError(Exception):

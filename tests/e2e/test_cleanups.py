@@ -52,7 +52,7 @@ def test_a_new_process_can_map_what_it_is_given() -> None:
     with service("small") as daemon, loader_client.connect(daemon.endpoint) as client:
         assert daemon.pid is not None
         with client.open("s", patience_s=0.05) as consumer:
-            del consumer  # its lane stands at step 0, all four steps ready
+            consumer.seek(0)  # asks for all steps, and takes none: its lane stands at step 0, all four steps ready
             eventually(lambda: _ready(client) == 4, "all is built")
             clean_up(daemon.pid)
             for start in (0, 3):

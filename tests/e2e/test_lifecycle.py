@@ -139,7 +139,8 @@ def test_the_daemon_ends_in_time_while_its_workers_are_blocked(tmp_path: Path) -
     config = _write_config(tmp_path, "slow", stream="args = { delay_s = 60.0 }\nslot_bytes = 4096")
     with _serving(config) as daemon:
         endpoint = f"ipc://{tmp_path}/loader-service/default.sock"
-        with loader_client.connect(endpoint) as client, client.open("s"):
+        with loader_client.connect(endpoint) as client, client.open("s") as consumer:
+            consumer.seek(0)
             eventually(lambda: client.status()["workers"][0]["tasks"] > 0, "a build has begun")
             daemon.terminate()
             assert daemon.wait(30) == 0

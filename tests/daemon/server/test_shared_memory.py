@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
 import subprocess
@@ -101,6 +102,21 @@ def test_retired_segments_are_gone_and_remembered(allocator: SharedMemoryAllocat
     allocator.retire(gone)
     assert segments() == [kept]
     assert (allocator.used_bytes, allocator.retired) == (4096, [gone])
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_REMOVE"), reason="only Linux can free pages under a mapping")
+@pytest.mark.parametrize("may_be_read", [False, True])
+def test_a_retired_segment_keeps_its_memory_only_while_somebody_may_read_it(
+    allocator: SharedMemoryAllocator, may_be_read: bool
+) -> None:
+    """Whoever idles with it mapped keeps no memory from the others, and reads no wrong bytes, but zeros."""
+    name = allocator.create(2**20)
+    with (SHM / name).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        mapping[:4] = b"data"
+        allocator.retire(name, may_be_read=may_be_read)
+        assert os.fstat(file.fileno()).st_blocks * 512 == (2**20 if may_be_read else 0)
+        assert mapping[:4] == (b"data" if may_be_read else bytes(4))
+    assert allocator.used_bytes == 0
 
 
 def test_close_ends_all_and_may_be_repeated(allocator: SharedMemoryAllocator) -> None:
