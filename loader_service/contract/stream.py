@@ -238,6 +238,8 @@ class Stream:
     def _batch_reader(self) -> str | None:
         """The method that reads many samples; none where a subclass reads one sample otherwise and inherits it."""
         name = _method_of(self.dataset, "read_rows", "__getitems__", "__getitem__")
+        if name == "read_rows" and self.transform is not None:  # it wants samples, one by one
+            name = _method_of(self.dataset, "__getitems__", "__getitem__")
         return None if name == "__getitem__" else name
 
     def _read_one_by_one(self, step: int, context: BatchContext) -> list[Any]:

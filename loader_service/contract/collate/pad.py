@@ -15,9 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.buffers import scratch
 from loader_service.contract.checks import MAX_N, checked_int, checked_number, checked_text, set_fields, shown
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
 from loader_service.contract.collate.tree import INDICES, leaves, row_leaves
+from loader_service.contract.fused import compiles
+from loader_service.contract.fused.rows import pad_rows
 from loader_service.contract.layout import Layout, align
 from loader_service.errors import ArgumentError
 
@@ -83,18 +86,38 @@ class PadCollator:
     def write(self, samples: Sequence[Any], context: BatchContext, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Fill `tensors` (views of the planned layout, any old content)."""
         tensors[INDICES][:] = context.indices
-        for row, sample in enumerate(samples):
-            for path, array in leaves(sample, self.name).items():
-                if array.ndim == 0:
-                    tensors[path][row] = array
-                    continue
-                tensors[path][row, : len(array)] = array
-                tensors[path][row, len(array) :] = self._value(path)
-                tensors[f"{path}_lengths"][row] = len(array)
+        found = [leaves(sample, self.name) for sample in samples]
+        for path, example in found[0].items() if found else ():
+            arrays = [parts[path] for parts in found]
+            if example.ndim == 0:
+                tensors[path][:] = arrays
+                continue
+            tensors[f"{path}_lengths"][:] = [len(array) for array in arrays]
+            write = _write_compiled if compiles() else _write_rows
+            write(arrays, self._value(path), tensors[path])
 
     def _value(self, path: str) -> float:
         """The number that the part `path` is filled up with."""
         return self.pad_value.get(path, 0) if isinstance(self.pad_value, Mapping) else self.pad_value
+
+
+def _write_rows(arrays: Sequence[NDArray[Any]], pad_value: float, tensor: NDArray[Any]) -> None:
+    for row, array in zip(tensor, arrays, strict=True):
+        row[: len(array)] = array
+        row[len(array) :] = pad_value
+
+
+def _write_compiled(arrays: Sequence[NDArray[Any]], pad_value: float, tensor: NDArray[Any]) -> None:
+    """The same by one kernel, out of a block into which the arrays are copied."""
+    if not tensor.size:
+        return
+    dtype = tensor.dtype
+    sizes = np.array([array.nbytes for array in arrays], np.int64)
+    block = scratch("sequences", (int(sizes.sum()),), np.uint8)
+    np.concatenate([array.reshape(-1) for array in arrays], out=block.view(dtype), casting="no")
+    pad = np.full(1, pad_value, dtype).view(np.uint8)
+    rows = tensor.reshape(-1).view(np.uint8).reshape(len(arrays), -1)  # [B, Lp, …] -> [B, bytes]
+    pad_rows(block, np.cumsum(sizes) - sizes, sizes, pad, rows)
 
 
 def _checked_pad_value(pad_value: Any) -> float | dict[str, float]:

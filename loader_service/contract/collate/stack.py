@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from loader_service.contract.checks import checked_text, set_fields
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
-from loader_service.contract.collate.tree import INDICES, leaves, row_leaves
+from loader_service.contract.collate.columns import Columns, RowsOfBlock
+from loader_service.contract.collate.tree import INDICES, arrays_of_one_kind, leaves, row_leaves
 from loader_service.contract.layout import Layout
 
 __all__ = ["StackCollator"]
@@ -42,19 +43,41 @@ class StackCollator:
 
     def plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
         """Plan the layout of `samples`. Raises SlotError where a sample does not fit the first."""
-        first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
+        if isinstance(samples, Columns):
+            first = row_leaves(0, samples.example(), self.name)
+        else:
+            first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
         expected = {path: (array.dtype, array.shape) for path, array in first.items()}
-        for row, sample in enumerate(samples):
-            _check(row, sample, self.name, expected)
+        if not isinstance(samples, Columns) and arrays_of_one_kind(samples) is None:
+            for row, sample in enumerate(samples):
+                _check(row, sample, self.name, expected)
         tensors = [(path, dtype, (len(samples), *shape)) for path, (dtype, shape) in expected.items()]
         return Layout.plan([*tensors, (INDICES, np.int64, (len(samples),))])
 
     def write(self, samples: Sequence[Any], context: BatchContext, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Fill `tensors` (views of the planned layout, any old content)."""
+        """Fill `tensors` (views of the planned layout, any old content). Raises SlotError."""
         tensors[INDICES][:] = context.indices
-        for row, sample in enumerate(samples):
-            for path, array in leaves(sample, self.name).items():
-                tensors[path][row] = array
+        if isinstance(samples, Columns):
+            paths = (path for path in tensors if path != INDICES)
+            for path, column in zip(paths, samples.leaves(), strict=True):
+                _write_column(column, tensors[path])
+            return
+        arrays = arrays_of_one_kind(samples)
+        if arrays is None:
+            for row, sample in enumerate(samples):
+                for path, array in leaves(sample, self.name).items():
+                    tensors[path][row] = array
+            return
+        for path, parts in zip((path for path in tensors if path != INDICES), arrays, strict=True):
+            length, *rest = parts[0].shape
+            np.concatenate(parts, out=tensors[path].reshape(len(parts) * length, *rest))  # [B, L, …] -> [B · L, …]
+
+
+def _write_column(column: NDArray[Any] | RowsOfBlock, tensor: NDArray[Any]) -> None:
+    if isinstance(column, RowsOfBlock):
+        column.write(tensor)
+    else:
+        tensor[...] = column
 
 
 def _check(row: int, sample: Any, name: str, expected: dict[str, tuple[np.dtype[Any], tuple[int, ...]]]) -> None:

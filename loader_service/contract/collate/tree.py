@@ -9,7 +9,7 @@ A lone array or number is one leaf, named by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from loader_service.contract.collate.collator import SlotError
 from loader_service.contract.layout import CARRIED, is_carried
 
-__all__ = ["INDICES", "leaves", "row_leaves"]
+__all__ = ["INDICES", "arrays_of_one_kind", "leaves", "row_leaves"]
 
 INDICES = "indices"
 """The tensor that every collator adds: the dataset indices of the rows."""
@@ -53,6 +53,41 @@ def row_leaves(row: int, sample: Any, name: str) -> dict[str, NDArray[Any]]:
         return leaves(sample, name)
     except (TypeError, ValueError) as error:
         raise SlotError(row, error) from error
+
+
+def arrays_of_one_kind(samples: Sequence[Any]) -> list[list[NDArray[Any]]] | None:
+    """Look at all samples at once: the usual case, in which nothing has to be looked at one by one.
+
+    Returns:
+        The arrays of each part, in the order of the tree, where every sample is an array, or a flat dict or tuple of
+        arrays, of the same parts, dtypes and shapes, with at least one axis; else None.
+    """
+    if not samples:
+        return None
+    kind = type(samples[0])
+    if {*map(type, samples)} != {kind}:
+        return None
+    if kind is dict:
+        keys = list(samples[0])
+        if any(list(sample) != keys for sample in samples):
+            return None
+        columns = [[sample[key] for sample in samples] for key in keys]
+    elif kind is tuple:
+        if len({*map(len, samples)}) != 1:
+            return None
+        columns = [list(column) for column in zip(*samples, strict=True)]
+    elif kind is np.ndarray:
+        columns = [list(samples)]
+    else:
+        return None
+    return columns if all(map(_is_of_one_kind, columns)) else None
+
+
+def _is_of_one_kind(column: list[Any]) -> bool:
+    if {*map(type, column)} != {np.ndarray}:
+        return False
+    dtype, shape = column[0].dtype, column[0].shape
+    return bool(shape) and all(array.dtype == dtype and array.shape == shape for array in column)
 
 
 def _collect(part: Any, path: str, name: str, found: dict[str, NDArray[Any]]) -> None:

@@ -7,6 +7,7 @@ read ahead, and workers that map the same file share its pages.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from loader_service.contract.checks import (
     checked_sequence,
     checked_text,
 )
+from loader_service.contract.collate import SlotError
+from loader_service.contract.collate.columns import Columns, RowsOfBlock
 from loader_service.contract.fingerprint import describe, digest
 from loader_service.data.files import check_regular_file, checked_path, content_digest
 from loader_service.data.pskd.layout import Layout, Leaf, Record, Tuple, idx_width
@@ -83,6 +86,10 @@ class PskdDataset:
     def read(self, indices: ArrayLike) -> NamedArrays:
         """Read many samples at once: name -> array [N, *shape]. Raises DataError, ArgumentError."""
         return self._named(self._reader.read(indices))
+
+    def read_rows(self, indices: NDArray[np.int64]) -> Columns:
+        """Find many samples at once, int64 [N]: they are copied when the batch is written. Raises ArgumentError."""
+        return Columns(self._named(self._reader.columns(indices)), len(indices))
 
     def _named(self, sample: Any) -> NamedArrays:
         if isinstance(sample, dict):
@@ -146,6 +153,32 @@ class LmWindows:
 
     def __iter__(self) -> Iterator[dict[str, NDArray[np.unsignedinteger]]]:
         return (self[index] for index in range(len(self)))
+
+    def read_rows(self, indices: NDArray[np.int64]) -> Columns:
+        """Find many windows at once, int64 [N]: they are copied when the batch is written. Raises ArgumentError."""
+        tokens = np.ascontiguousarray(self._tokens)
+        starts = checked_indices("indices", indices, len(self)) * (self.stride * tokens.itemsize)
+        dtype, block = np.dtype(f"<u{idx_width(self.vocab)}"), tokens.view(np.uint8)
+        fits = tokens.dtype.kind == "u" and np.iinfo(tokens.dtype).max < self.vocab
+        verify = None if fits else partial(self._check_rows, indices)
+        parts = {
+            name: RowsOfBlock(block, starts + shift * tokens.itemsize, dtype, (self.seq,), verify, tokens.dtype)
+            for shift, name in enumerate(("tokens", "targets"))
+        }
+        return Columns(parts, len(starts))
+
+    def _check_rows(self, indices: NDArray[np.int64], values: NDArray[Any]) -> None:
+        """Check the stored tokens of many windows, [N, seq]. Raises SlotError for the first that is not below vocab."""
+        if not values.size or (int(np.minimum.reduce(values, axis=None)) >= 0 and self._are_below_vocab(values)):
+            return
+        row = int(np.argwhere((values < 0) | (values >= self.vocab))[0][0])
+        try:
+            self.read(indices[row : row + 1])
+        except DataError as error:
+            raise SlotError(row, error) from error
+
+    def _are_below_vocab(self, values: NDArray[Any]) -> bool:
+        return int(np.maximum.reduce(values, axis=None)) < self.vocab
 
     def read(self, indices: ArrayLike) -> dict[str, NDArray[np.unsignedinteger]]:
         """Read many windows at once.

@@ -11,6 +11,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -20,6 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from loader_service.contract.checks import checked_choice, checked_index, checked_indices, checked_int
+from loader_service.contract.collate import SlotError
+from loader_service.contract.collate.columns import RowsOfBlock
 from loader_service.data.files import checked_path, file_error
 from loader_service.data.pskd.header import Header, check_encodings
 from loader_service.data.pskd.layout import Enc, Layout, Leaf, check_arrays, checked_layout, leaves, unflatten
@@ -120,6 +123,44 @@ class Reader:
             ArgumentError: If an index lies outside, or `indices` are no integers of one dimension.
         """
         return unflatten(self._layout, self._values(self._checked_indices(indices)))
+
+    def columns(self, indices: NDArray[np.int64]) -> Any:
+        """Find many samples at once, to be copied out of the file when a batch is written.
+
+        Args:
+            indices: int64 [N] in [0, len(self)).
+
+        Returns:
+            The tree of the layout, with a `RowsOfBlock` of N rows for each leaf that is given as it is stored, and an
+            array [N, *shape] for others.
+
+        Raises:
+            DataError: E9001 without a layout.
+            ArgumentError: If an index lies outside.
+        """
+        return unflatten(self._layout, self._columns(self._checked_indices(indices)))
+
+    def _columns(self, indices: NDArray[np.int64]) -> Iterator[NDArray[Any] | RowsOfBlock]:
+        offset = self.header.nbytes
+        for place, (leaf, enc) in enumerate(zip(self._leaves, self._encodings, strict=True)):
+            dtype, begin = leaf.dtype(enc), offset
+            offset += leaf.size * dtype.itemsize
+            if leaf.bound is None and (enc is not Enc.F64 and not (enc is Enc.F32 and self._reals != "float64")):
+                yield _real(self._stored(leaf, dtype, begin, indices), enc, self._reals)
+                continue
+            verify = None if leaf.bound is None else partial(self._check_rows, place, leaf.bound, begin, indices)
+            yield RowsOfBlock(self._data, indices * self._sample_bytes + begin, dtype, leaf.shape, verify)
+
+    def _check_rows(
+        self, place: int, bound: int, offset: int, indices: NDArray[np.int64], values: NDArray[Any]
+    ) -> None:
+        """Check the rows of an idx leaf. Raises SlotError for the first that has a value out of its bound."""
+        if values.size and int(np.maximum.reduce(values, axis=None)) >= bound:
+            row = int(np.argwhere(values >= bound)[0][0])
+            try:
+                self._check_bound(place, bound, values[row : row + 1], offset, indices[row : row + 1])
+            except DataError as error:
+                raise SlotError(row, error) from error
 
     def params_reals(self, index: int = 0) -> NDArray[np.float64]:
         """Read all real values of one sample, flat, in storage order: float64. Raises as `read`."""

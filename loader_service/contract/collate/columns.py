@@ -8,13 +8,15 @@ columns are a sequence of the samples that they stand for, so every collator can
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.buffers import scratch
+from loader_service.contract.collate.collator import SlotError
 from loader_service.contract.fused import compiles
 from loader_service.contract.fused.rows import gather_rows
 from loader_service.errors import ArgumentError
@@ -32,8 +34,9 @@ class RowsOfBlock:
     Args:
         block: uint8 [V], contiguous.
         starts: int64 [B], of each row's first byte.
-        dtype, shape: of one row.
-        verify: looks at what was read.
+        dtype, shape: of one row as it stands in the batch.
+        verify: looks at what was read, before it is converted.
+        stored: the dtype in the block, where it is another.
 
     Raises:
         ArgumentError: a block of another kind, or rows that do not lie in it.
@@ -44,6 +47,7 @@ class RowsOfBlock:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     verify: Verify | None = None
+    stored: np.dtype[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.block.dtype != np.uint8 or self.block.ndim != 1 or not self.block.flags.c_contiguous:
@@ -64,7 +68,7 @@ class RowsOfBlock:
 
     @property
     def row_bytes(self) -> int:
-        return self.dtype.itemsize * prod(self.shape)
+        return (self.stored or self.dtype).itemsize * prod(self.shape)
 
     def read(self) -> NDArray[Any]:
         """All rows in memory of their own, [B, *shape]. Raises SlotError."""
@@ -74,13 +78,21 @@ class RowsOfBlock:
 
     def write(self, rows: NDArray[Any]) -> None:
         """Fill `rows`, [B, *shape], contiguous, of the same dtype. Raises SlotError."""
+        if self.stored in (None, self.dtype):
+            self._copy(rows)
+            return
+        stored = scratch("rows of a block", rows.shape, self.stored)
+        self._copy(stored)
+        np.copyto(rows, stored, casting="unsafe")  # `verify` has seen that the values fit
+
+    def _copy(self, rows: NDArray[Any]) -> None:
         size = self.row_bytes
         if rows.size:
             as_bytes = rows.reshape(-1).view(np.uint8).reshape(len(self), size)  # [B, *shape] -> [B, bytes]
             if compiles():
                 gather_rows(self.block, np.ascontiguousarray(self.starts), as_bytes)
             else:
-                for row, start in enumerate(self.starts.tolist()):
+                for row, start in enumerate(map(int, self.starts)):
                     as_bytes[row] = self.block[start : start + size]
         if self.verify is not None:
             self.verify(rows)
@@ -119,12 +131,28 @@ class Columns(Sequence[Any]):
         place = range(self.size)[row]  # negative places count from the end; outside is IndexError
         return _mapped(self.tree, lambda leaf: _row(leaf, place))
 
+    def example(self) -> Any:
+        """A sample of the same parts, dtypes and shapes, with any values; nothing is read."""
+        return _mapped(self.tree, _example)
+
+    def leaves(self) -> list[NDArray[Any] | RowsOfBlock]:
+        """The columns in the order of the tree."""
+        return _leaves(self.tree)
+
+
+def _example(leaf: Any) -> NDArray[Any]:
+    if isinstance(leaf, RowsOfBlock):
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape[1:])
+
 
 def _row(leaf: Any, row: int) -> Any:
-    if isinstance(leaf, RowsOfBlock):
-        one = RowsOfBlock(leaf.block, leaf.starts[row : row + 1], leaf.dtype, leaf.shape, leaf.verify)
-        return one.read()[0]
-    return leaf[row]
+    if not isinstance(leaf, RowsOfBlock):
+        return leaf[row]
+    try:
+        return replace(leaf, starts=leaf.starts[row : row + 1]).read()[0]
+    except SlotError as error:
+        raise SlotError(row, error.cause) from error
 
 
 def _leaves(tree: Any) -> list[Any]:
@@ -137,6 +165,8 @@ def _mapped(tree: Any, act: Callable[[Any], Any]) -> Any:
     """The same tree with `act(leaf)` in the place of each leaf."""
     if isinstance(tree, Mapping):
         return {key: _mapped(child, act) for key, child in tree.items()}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(_mapped(child, act) for child in tree))
     if isinstance(tree, tuple | list):
         return type(tree)(_mapped(child, act) for child in tree)
     return act(tree)
