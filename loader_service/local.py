@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loader_service.daemon.config.load import Config
+from loader_service.daemon.workers.factory import is_loading
 from loader_service.errors import ConfigurationError, WorkerStartError, from_record
 from loader_service.wire.endpoint import make_private_directory, runtime_directory
 
@@ -55,6 +56,11 @@ class LocalService:
 
     def start(self) -> Self:
         """Start the daemon and wait until it serves. Raises ConfigurationError, FactoryError, SharedMemoryError, …"""
+        if is_loading():
+            raise ConfigurationError(
+                "a script that is imported for its factory starts a daemon of its own, whose workers would import it "
+                'again, without end; put what the script does below `if __name__ == "__main__":`'
+            )
         try:
             self._spawn(self._complete_config())
             self._await_ready()
@@ -96,7 +102,7 @@ class LocalService:
     def _complete_config(self) -> Config:
         """The configuration with an endpoint and with this process's import paths."""
         server = self._config.server
-        paths = [os.path.abspath(path) for path in [*server.import_paths, *sys.path]]
+        paths = [absolute for path in [*server.import_paths, *sys.path] if (absolute := _absolute(path))]
         if not server.endpoint:
             parent = runtime_directory("local-XXXXXXXX/daemon.sock")
             make_private_directory(parent)
@@ -129,3 +135,11 @@ class LocalService:
             raise from_record(said["error"])
         if "endpoint" not in said:
             raise WorkerStartError("the daemon ended before it was ready; what it printed says why")
+
+
+def _absolute(path: str) -> str:
+    """A path as a process elsewhere finds it; empty for a relative one where the current directory is gone."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return ""

@@ -30,6 +30,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from loader_service.daemon.ops import logs
     from loader_service.daemon.ops.notify import notify_ready
     from loader_service.daemon.server.service import Service
+    from loader_service.daemon.workers.orphans import adopt
 
     as_json = logs.wants_json(os.environ.get(logs.ENVIRONMENT_VARIABLE, "")) or arguments.log_json
     config = Config.load(arguments.config)
@@ -41,6 +42,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         _say(f"loader-service: serving {', '.join(config.streams)} at {endpoint}\n")
         notify_ready()
 
+    adopt()
     with closing(logs.configure(arguments.log_level, as_json=as_json)):
         return Service(config, ready).run()
 

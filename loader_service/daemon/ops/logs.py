@@ -157,8 +157,12 @@ class _Listener(QueueListener):
     """The thread that writes. Its descriptor may block for ever: then it alone does, and the process may end."""
 
     def __init__(self, lines: Queue[Any], writer: _LineWriter) -> None:
-        super().__init__(lines, writer)
+        super().__init__(lines)
         self._lines, self._writer, self._is_started = lines, writer, False
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Write one line; without the lock of a handler, which the end of the process would wait for."""
+        self._writer.write(record)
 
     def start_once(self) -> None:
         """Start the thread, if it is not there; where none can be had, the next line tries again."""
@@ -182,14 +186,13 @@ class _Listener(QueueListener):
             self._writer.close_descriptor()
 
 
-class _LineWriter(logging.Handler):
+class _LineWriter:
     """Writes lines to a descriptor, and after each that was written the number of those that were not."""
 
     def __init__(self, fd: int, log: LogHandler) -> None:
-        super().__init__()
         self._fd, self._log, self._torn = fd, log, False
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def write(self, record: logging.LogRecord) -> None:
         """Write one line, which the record's message is."""
         if self._write(str(record.msg)):
             told = self._log.told_of()

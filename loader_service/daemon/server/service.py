@@ -20,15 +20,17 @@ from loader_service.daemon.broker.clients import Client, Clients
 from loader_service.daemon.broker.stream_state import StreamState
 from loader_service.daemon.config.load import Config
 from loader_service.daemon.config.settings import changed_config
+from loader_service.daemon.ops.signals import IGNORED, ending_signals, restore_defaults
 from loader_service.daemon.server.connection_limiter import raise_limit
 from loader_service.daemon.server.event_loop import Loop
 from loader_service.daemon.server.lock import EndpointLock
 from loader_service.daemon.server.permissions import Permissions
 from loader_service.daemon.server.retuning import apply_settings, ring_limits
 from loader_service.daemon.server.server_socket import ServerSocket
-from loader_service.daemon.server.shared_memory import SharedMemoryAllocator, identity, sweep
+from loader_service.daemon.server.shared_memory import SharedMemoryAllocator, identity, start_resource_tracker, sweep
 from loader_service.daemon.server.stream_catalog import StreamCatalog
 from loader_service.daemon.workers.messages import StreamFacts
+from loader_service.daemon.workers.orphans import end_orphans, reap_orphans
 from loader_service.daemon.workers.supervisor import Supervisor
 from loader_service.daemon.workers.watchdog import Timeouts
 from loader_service.errors import LoaderServiceError, WorkerStartError, from_record
@@ -88,12 +90,14 @@ class Service:
 
     def run(self) -> int:
         """Serve until told to end; 0 unless the workers are gone for good. Raises what keeps it from starting."""
+        restore_defaults()
         raise_limit(self._config.server.workers)
         path = socket_path(self.endpoint)
         self._permissions.make_directory(path.parent)
         lock = EndpointLock(path, identity(os.getpid()))
         try:
-            self.loop.on_signals([signal.SIGTERM, signal.SIGINT], lambda number: self.stop(number.name))
+            self.loop.on_signals([*ending_signals(), *IGNORED], self._signalled)
+            start_resource_tracker()
             for name in sweep(lock.predecessor):
                 _log.info("removed segment %s of a dead daemon", name)
             self._start_up()
@@ -106,6 +110,12 @@ class Service:
             lock.release()
             self.loop.close()  # until here a second signal changes nothing
         return 1 if self._unrecoverable else 0
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if number in IGNORED:
+            _log.info("%s was ignored; SIGTERM ends the daemon", number.name)
+        else:
+            self.stop(number.name)
 
     def stop(self, reason: str) -> None:
         """End after the current turn of the loop."""
@@ -131,13 +141,26 @@ class Service:
         self.loop.after(timeout_s, lambda: None)  # so that a turn ends by then
         while self._end is None and not all(worker.ready for worker in self._supervisor.workers):
             self.loop.turn()
-            if self._failure is not None:
+            if self._failure is not None and not isinstance(self._failure, WorkerStartError):
                 raise self._failure
+            self._check_given_up()
             if self.loop.clock() >= deadline:
                 raise WorkerStartError(
                     f"the workers were not ready within {timeout_s} s: a factory, or the reading of a stream's first "
                     "batch, takes that long; raise [server] start_timeout_s, or set the stream's slot_bytes, and no "
                     "batch is read at start"
+                )
+
+    def _check_given_up(self) -> None:
+        """Raise WorkerStartError, with how its processes ended, if a worker is never going to be ready."""
+        for worker in self._supervisor.workers:
+            if worker.given_up:
+                ends = list(worker.crashes)
+                stack = next((f"\n{crash.stack}" for crash in reversed(ends) if crash.stack), "")
+                raise WorkerStartError(
+                    f"{'; '.join(crash.how for crash in ends)}: {len(ends)} processes ended before they were ready; a "
+                    f"factory, or a stream's first batch (which is built at start where slot_bytes is not set), ends "
+                    f"its process{stack}"
                 )
 
     def _serve(self, stream_id: int, name: str) -> StreamState:
@@ -188,6 +211,7 @@ class Service:
         for client in self._clients.unsure():
             if not any(self._server_socket.send(identity_, Ping()) for identity_ in client.sockets):
                 self._clients.lose(client)
+        reap_orphans(worker.pid for worker in self._supervisor.workers if worker.pid is not None)
         self.loop.after(self._config.server.heartbeat_s, self._ping)
 
     def _client_gone(self, client: Client) -> None:
@@ -243,6 +267,7 @@ class Service:
             _log.info("ending: %s", reason)
             self._broker.say_closing(reason)
         self._supervisor.stop(_STOP_WORKERS_S)
+        end_orphans(own=[])
         self._server_socket.refuse(Closing(reason))
         self._clients.close()
         self._allocator.close()

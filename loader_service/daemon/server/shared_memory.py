@@ -14,6 +14,7 @@ import errno
 import logging
 import mmap
 import os
+import signal
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,11 +22,12 @@ from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
+from loader_service.daemon.ops.signals import IGNORED, ignored_by_children
 from loader_service.daemon.server.permissions import Permissions
 from loader_service.errors import MemoryLimitError, SharedMemoryError
 from loader_service.wire.process import pid_namespace, start_time
 
-__all__ = ["SharedMemoryAllocator", "free_bytes", "identity", "sweep"]
+__all__ = ["SharedMemoryAllocator", "free_bytes", "identity", "start_resource_tracker", "sweep"]
 
 _log = logging.getLogger("loader_service.memory")
 _DIRECTORY = Path("/dev/shm")
@@ -100,6 +102,15 @@ def _free_pages(path: Path) -> None:
                 pages.madvise(mmap.MADV_REMOVE)
         finally:
             os.close(fd)
+
+
+def start_resource_tracker() -> None:
+    """Start the process that unlinks the segments of a killed daemon, so that no signal to its group ends it.
+
+    Main thread only. Python's own precautions are against SIGINT and SIGTERM (multiprocessing.resource_tracker).
+    """
+    with ignored_by_children((signal.SIGHUP, *IGNORED)):
+        resource_tracker.ensure_running()
 
 
 def _unlink(memory: SharedMemory) -> None:

@@ -17,7 +17,9 @@ from loader_service.contract.stream import Stream
 from loader_service.daemon.workers.stack_text import MAX_TEXT, shortened
 from loader_service.errors import FactoryError, LoaderServiceError
 
-__all__ = ["load_stream"]
+__all__ = ["is_loading", "load_stream"]
+
+_loading = 0
 
 
 def load_stream(name: str, factory: str, args: dict[str, Any], caught: type[BaseException] = Exception) -> Stream:
@@ -25,6 +27,20 @@ def load_stream(name: str, factory: str, args: dict[str, Any], caught: type[Base
 
     caught: which exceptions of the user's code become one; a worker, which nobody interrupts, gives BaseException.
     """
+    global _loading
+    _loading += 1
+    try:
+        return _load(name, factory, args, caught)
+    finally:
+        _loading -= 1
+
+
+def is_loading() -> bool:
+    """Return whether a factory is being imported or called in this process."""
+    return _loading > 0
+
+
+def _load(name: str, factory: str, args: dict[str, Any], caught: type[BaseException]) -> Stream:
     where = f"stream {name!r}: factory {factory!r}"
     module_name, _, path = factory.partition(":")
     function = _attribute(_module(module_name, where, caught), path, where)

@@ -30,11 +30,12 @@ from loader_service.daemon.workers.messages import (
     decode_from_worker,
     encode,
 )
+from loader_service.daemon.workers.process_group import GroupLeader
 from loader_service.daemon.workers.watchdog import Timeouts, Watchdog
-from loader_service.daemon.workers.worker_process import EXIT_S, MAX_FAILED_STARTS, Worker
-from loader_service.errors import FactoryError
+from loader_service.daemon.workers.worker_process import EXIT_S, MAX_FAILED_STARTS, WorkerProcess
+from loader_service.errors import FactoryError, ProtocolError
 
-__all__ = ["Supervisor", "Worker"]
+__all__ = ["Supervisor"]
 
 _log = logging.getLogger("loader_service.supervisor")
 _AHEAD = 2
@@ -69,8 +70,8 @@ class Supervisor:
         self._worker_ids = counter()
         self.events: WorkerEvents | None = None
         """Who is told what becomes of tasks; set before the first one is assigned."""
-        self.workers = [Worker(next(self._worker_ids)) for _ in range(count)]
-        self._dismissed: list[subprocess.Popen[bytes]] = []
+        self.workers = [WorkerProcess(next(self._worker_ids)) for _ in range(count)]
+        self._dismissed: list[GroupLeader] = []
         self._stopping = False
 
     def spawn_all(self) -> None:
@@ -121,7 +122,7 @@ class Supervisor:
             worker.leaving = True
             self._dismiss_if_done(worker)
         for _ in range(count - len(staying)):
-            self.workers.append(Worker(next(self._worker_ids)))
+            self.workers.append(WorkerProcess(next(self._worker_ids)))
             self._spawn(self.workers[-1])
 
     def give_up(self, worker_id: int, how: str) -> None:
@@ -146,16 +147,16 @@ class Supervisor:
 
     # --- within ------------------------------------------------------------------------------------------
 
-    def _worker(self, worker_id: int) -> Worker:
+    def _worker(self, worker_id: int) -> WorkerProcess:
         return next(worker for worker in self.workers if worker.number == worker_id)
 
-    def _send(self, worker: Worker, message: ToWorker) -> None:
+    def _send(self, worker: WorkerProcess, message: ToWorker) -> None:
         """Send one message; a worker that is gone is noticed by its pidfd, so the failure says nothing new."""
         with suppress(OSError):
             if worker.connection is not None:
                 worker.connection.send_bytes(encode(message))
 
-    def _spawn(self, worker: Worker) -> None:
+    def _spawn(self, worker: WorkerProcess) -> None:
         if self._stopping or worker not in self.workers:
             return
         try:
@@ -167,15 +168,21 @@ class Supervisor:
         self._loop.watch(connection.fileno(), lambda: self._read(worker))
         if worker.pidfd is not None:
             self._loop.watch(worker.pidfd, lambda: self._drain(worker))
+        if worker.output_fd is not None:
+            self._loop.watch(worker.output_fd, lambda: self._read_output(worker))
         self._watchdog.begin(worker, self._timeouts.start_s)
         self._send(worker, self._start(worker.number))
 
-    def _read(self, worker: Worker) -> None:
+    def _read_output(self, worker: WorkerProcess) -> None:
+        if worker.output_fd is not None and not worker.read_output():
+            self._loop.unwatch(worker.output_fd)
+
+    def _read(self, worker: WorkerProcess) -> None:
         """Read one message and pass it on; the loop comes again while there are more."""
         try:
             assert worker.connection is not None  # it is watched only while it is open
             message = decode_from_worker(worker.connection.recv_bytes())
-        except (EOFError, OSError):
+        except (EOFError, OSError, ProtocolError):  # what is no message is as good as a hang-up
             self._end(worker, self._reap(worker))
             return
         if isinstance(message, Started):
@@ -190,7 +197,7 @@ class Supervisor:
             self.events.worker_said(worker.number, message)
         self._dismiss_if_done(worker)
 
-    def _started(self, worker: Worker, message: Started) -> None:
+    def _started(self, worker: WorkerProcess, message: Started) -> None:
         worker.ready, worker.served, worker.failed_starts = True, True, 0
         self._watchdog.end(worker)
         try:
@@ -202,7 +209,7 @@ class Supervisor:
             if self.events is not None:
                 self.events.worker_ready(worker.number)
 
-    def _task_ended(self, worker: Worker, message: Built | Failed | Verified) -> None:
+    def _task_ended(self, worker: WorkerProcess, message: Built | Failed | Verified) -> None:
         worker.tasks.remove(message.task)
         if worker.tasks:
             self._watchdog.begin(worker, self._timeouts.build_s)
@@ -212,13 +219,13 @@ class Supervisor:
         if isinstance(message, Built):
             worker.built, worker.streak = worker.built + 1, 0
 
-    def _dismiss_if_done(self, worker: Worker) -> None:
+    def _dismiss_if_done(self, worker: WorkerProcess) -> None:
         """A leaving worker without tasks hears the end of its connection, and ends."""
         if worker.leaving and not worker.tasks and worker in self.workers:
             self._disconnect(worker)
             self._remove(worker)
 
-    def _remove(self, worker: Worker) -> None:
+    def _remove(self, worker: WorkerProcess) -> None:
         self.workers.remove(worker)
         if worker.process is not None:
             self._dismissed.append(worker.process)
@@ -235,12 +242,12 @@ class Supervisor:
             process.kill()
         self._reap_dismissed()
 
-    def _send_later(self, worker: Worker, limit: int) -> None:
+    def _send_later(self, worker: WorkerProcess, limit: int) -> None:
         """Send the oldest `limit` of what waits, all to a worker that is idle."""
         for _ in range(min(limit, len(worker.later)) if worker.tasks else len(worker.later)):
             self._send(worker, worker.later.popleft())
 
-    def _drain(self, worker: Worker) -> None:
+    def _drain(self, worker: WorkerProcess) -> None:
         """The process has ended: read what it said before, then take note of its end."""
         while worker.connection is not None and worker.connection.poll(0):
             self._read(worker)
@@ -248,12 +255,13 @@ class Supervisor:
             self._end(worker, self._reap(worker))
 
     @staticmethod
-    def _reap(worker: Worker) -> Crash:
+    def _reap(worker: WorkerProcess) -> Crash:
         return Crash(worker.ended(), worker.stack(), bool(worker.hung))
 
-    def _end(self, worker: Worker, death: Crash) -> None:
+    def _end(self, worker: WorkerProcess, death: Crash) -> None:
         tasks, worker.tasks = worker.tasks, []
-        worker.deaths, worker.streak, worker.last_death = worker.deaths + 1, worker.streak + 1, death.how
+        worker.deaths, worker.streak = worker.deaths + 1, worker.streak + 1
+        worker.crashes.append(death)
         worker.failed_starts += not worker.ready and not (worker.served and _passes(worker))
         self._disconnect(worker)
         stack = f"\n{death.stack}" if death.stack and not death.hung else ""  # that of one that hung is in the log
@@ -269,27 +277,28 @@ class Supervisor:
             self._start_events.workers_gone(death.how)
 
     @staticmethod
-    def _backoff_s(worker: Worker) -> float:
+    def _backoff_s(worker: WorkerProcess) -> float:
         return min(0.1 * 2.0 ** min(worker.streak - 1, 10), _MAX_BACKOFF_S)
 
-    def _disconnect(self, worker: Worker) -> None:
+    def _disconnect(self, worker: WorkerProcess) -> None:
         self._watchdog.end(worker)
         if worker.connection is not None:
             self._loop.unwatch(worker.connection.fileno())
-        if worker.pidfd is not None:
-            self._loop.unwatch(worker.pidfd)
+        for fd in (worker.pidfd, worker.output_fd):
+            if fd is not None:
+                self._loop.unwatch(fd)
         worker.close()
 
     # --- the watchdog's events -----------------------------------------------------------------------------
 
-    def hung(self, worker: Worker, elapsed_s: float, stack: str) -> None:
+    def hung(self, worker: WorkerProcess, elapsed_s: float, stack: str) -> None:
         """Take note that the worker is killed now; its end is noticed like any other."""
         what = f"at one step (build_timeout_s = {self._timeouts.build_s:g})" if worker.ready else "at its start"
         worker.hung = f"hung: it was {what} for {elapsed_s:.1f} s, and was killed by SIGKILL"
         where = f"; where it hung:\n{stack}" if stack else "; it gave no stack: stopped, or blocked in the kernel"
         _log.error("%s %s%s", worker.name, worker.hung, where, extra={"worker": worker.number, "pid": worker.pid})
 
-    def undying(self, worker: Worker) -> None:
+    def unkillable(self, worker: WorkerProcess) -> None:
         """The kernel does not end it, as over a dead network drive: another takes its place.
 
         SIGKILL is pending, so it runs no more code, and writes no segment, whenever the kernel lets it go.
@@ -300,6 +309,6 @@ class Supervisor:
         self._end(worker, Crash(f"{worker.name} {worker.hung}, of which it has not ended yet", worker.stack(), True))
 
 
-def _passes(worker: Worker) -> bool:
+def _passes(worker: WorkerProcess) -> bool:
     """Return whether what ended a start is no fault of the code's: no process to be had, or killed by somebody else."""
     return worker.process is None or (worker.process.returncode == -signal.SIGKILL and not worker.hung)

@@ -54,10 +54,10 @@ class _Timer(Protocol):
 
 
 class _Watcher(Protocol):
-    """The one who is told: `hung` right before the worker is killed, `undying` where it has not ended by that."""
+    """The one who is told: `hung` right before the worker is killed, `unkillable` where it has not ended by that."""
 
     def hung(self, worker: Any, elapsed_s: float, stack: str) -> None: ...
-    def undying(self, worker: Any) -> None: ...
+    def unkillable(self, worker: Any) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,4 +121,4 @@ class Watchdog:
 
     def _bury(self, worker: WatchedProcess, watch: _Watch) -> None:
         if self._watches.get(worker) is watch:
-            self._watcher.undying(worker)
+            self._watcher.unkillable(worker)

@@ -1,12 +1,15 @@
 """A worker as the daemon sees it: a place, the process in it now, and what connects them.
 
-Owns `Worker`. Invariant: whatever `launch` opened, `close` closes, and `ended` never waits for longer than a second.
+Owns `WorkerProcess`. Invariant: whatever `launch` opened, `close` closes, and `ended` waits for a second at most.
 The process writes its Python stack into a file that has no name, at a signal or when it dies of one
-(https://docs.python.org/3/library/faulthandler.html), so that the daemon can read it whatever the process does.
+(https://docs.python.org/3/library/faulthandler.html), so that the daemon can read it whatever the process does. Its
+standard output and error are a pipe that the daemon reads into its log, so that what a dataset prints never waits for
+whoever reads the daemon's own.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -19,33 +22,46 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from loader_service.daemon.ops.signals import ENDING, IGNORED, ignored_by_children
+from loader_service.daemon.workers.crashes import Crash
 from loader_service.daemon.workers.messages import ToWorker
+from loader_service.daemon.workers.process_group import GroupLeader
 from loader_service.daemon.workers.stack_text import STACK_SIGNAL, shortened
 from loader_service.wire.process import open_pidfd
 
-__all__ = ["EXIT_S", "MAX_FAILED_STARTS", "Worker"]
+__all__ = ["EXIT_S", "MAX_FAILED_STARTS", "WorkerProcess"]
 
 EXIT_S = 1.0
 MAX_FAILED_STARTS = 3
 _MAX_STACK_BYTES = 1 << 20
+_OUTPUT_BYTES = 1 << 14
+_log = logging.getLogger("loader_service.output")
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class WorkerProcess:
     """One place for a worker and the process in it.
 
-    stack_fd, stack_from: where its stack is written, and what of that is old; tasks: assigned and not finished, in
-    order; later: broadcasts that wait until it reads again; deaths: since the daemon started; streak: since the last
-    success; failed_starts: since the last success, and after three nobody takes its place; served: it was ready once;
-    hung: how, once it is killed for that; leaving: it ends when its tasks have, and nobody takes its place.
+    Attributes:
+        stack_fd: the file into which the process writes its stack; stack_from: where the part begins that is new.
+        output_fd: the pipe into which it prints.
+        ready: it has made its streams; served: it was ready at least once.
+        tasks: ids of what was assigned and has not ended, in order.
+        later: broadcasts that wait until it reads again.
+        built: steps, since the daemon started; deaths: ends of a process, likewise.
+        crashes: how its latest processes ended; streak: ends since the last success; failed_starts: those before it was ready, after three of which nobody takes
+            its place.
+        hung: why it is killed, once it is killed for hanging.
+        leaving: it ends when its tasks have, and nobody takes its place.
     """
 
     number: int
-    process: subprocess.Popen[bytes] | None = None
+    process: GroupLeader | None = None
     connection: Connection | None = None
     pidfd: int | None = None
     stack_fd: int | None = None
     stack_from: int = 0
+    output_fd: int | None = None
     ready: bool = False
     tasks: list[int] = field(default_factory=list)
     later: deque[ToWorker] = field(default_factory=deque)
@@ -55,8 +71,13 @@ class Worker:
     failed_starts: int = 0
     served: bool = False
     hung: str = ""
-    last_death: str = ""
+    crashes: deque[Crash] = field(default_factory=lambda: deque(maxlen=MAX_FAILED_STARTS))
     leaving: bool = False
+
+    @property
+    def last_death(self) -> str:
+        """How its last process ended, in words; empty if none has."""
+        return self.crashes[-1].how if self.crashes else ""
 
     @property
     def given_up(self) -> bool:
@@ -89,10 +110,13 @@ class Worker:
         self.ready, self.hung, self.tasks, self.later = False, "", [], deque()
         self.stack_fd, self.stack_from = _nameless_file(), 0
         ours, theirs = socket.socketpair()
+        self.output_fd, printed = os.pipe()
+        os.set_blocking(self.output_fd, False)
         fds = (theirs.fileno(), self.stack_fd)
         command = [sys.executable, "-P", "-m", "loader_service.daemon.workers.main", *map(str, fds)]
-        with ours, theirs:
-            self.process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, process_group=0)
+        # until it has handlers of its own; a stack may be asked for before that
+        with ours, theirs, os.fdopen(printed, "wb") as output, ignored_by_children((*ENDING, *IGNORED)):
+            self.process = GroupLeader(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             self.connection = Connection(ours.detach())
         self.pidfd = open_pidfd(self.process.pid)
         return self.connection
@@ -102,10 +126,24 @@ class Worker:
         self.ready = False
         if self.connection is not None:
             self.connection.close()
-        for fd in (self.pidfd, self.stack_fd):
+        self.read_output()
+        for fd in (self.pidfd, self.stack_fd, self.output_fd):
             if fd is not None:
                 os.close(fd)
-        self.connection = self.pidfd = self.stack_fd = None
+        self.connection = self.pidfd = self.stack_fd = self.output_fd = None
+
+    def read_output(self) -> bool:
+        """Log what the process has printed, 16 KiB at a time; false once nothing more can come."""
+        if self.output_fd is None:
+            return False
+        try:
+            data = os.read(self.output_fd, _OUTPUT_BYTES)
+        except BlockingIOError:
+            return True
+        text = data.decode(errors="replace").rstrip()
+        if text:
+            _log.info("%s printed:\n%s", self.name, text, extra={"worker": self.number, "pid": self.pid})
+        return bool(data)
 
     def ask_for_stack(self) -> None:
         """Let the process write its stack, which `stack` reads soon after."""

@@ -6,7 +6,7 @@ import os
 import signal
 
 from loader_service.daemon.workers.messages import Build, Built, Retire, Started
-from loader_service.daemon.workers.supervisor import Worker
+from loader_service.daemon.workers.worker_process import WorkerProcess
 from loader_service.sharing.placement import Placement
 from loader_service.wire.process import start_time
 from tests.daemon.workers.worker_harness import NBYTES, Begin, WorkerHarness
@@ -16,7 +16,7 @@ def numbers(one: WorkerHarness) -> list[int]:
     return [worker.number for worker in one.supervisor.workers]
 
 
-def assign(one: WorkerHarness, worker: Worker, task: int, step: int = 0) -> None:
+def assign(one: WorkerHarness, worker: WorkerProcess, task: int, step: int = 0) -> None:
     one.supervisor.assign(worker.number, Build(task, 0, step, Placement(one.segment, task, NBYTES)))
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loader_service.daemon.workers import messages
+from loader_service.daemon.workers import messages, worker_process
 from loader_service.daemon.workers.messages import Built, Denied, Failed, Larger, Need, Retire
-from loader_service.daemon.workers.supervisor import Supervisor, Worker
+from loader_service.daemon.workers.process_group import GroupLeader
+from loader_service.daemon.workers.supervisor import Supervisor
+from loader_service.daemon.workers.worker_process import WorkerProcess
 from loader_service.errors import BuildError, MemoryLimitError
 from loader_service.sharing.placement import Placement
 from loader_service.wire.process import start_time
@@ -151,11 +152,11 @@ def test_a_process_that_cannot_be_had_for_a_while_is_asked_for_again(
     one = crew()
     one.until_ready()
 
-    def none_left(self: Worker) -> None:
+    def none_left(self: WorkerProcess) -> None:
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Worker, "launch", none_left)
+        patch.setattr(WorkerProcess, "launch", none_left)
         os.kill(one.pids()[0], signal.SIGKILL)
         one.until(lambda: len(one.died) == 5, "it was tried four times")
     assert (one.first.failed_starts, one.gone) == (0, [])
@@ -176,7 +177,7 @@ def test_a_worker_that_hangs_up_is_ended(crew: Begin) -> None:
 
 
 def test_where_no_process_can_be_made_it_is_tried_again(crew: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, refused = subprocess.Popen, list[object]()
+    real, refused = GroupLeader, list[object]()
 
     def popen(*arguments: Any, **options: Any) -> Any:
         if len(refused) < 2:
@@ -184,7 +185,7 @@ def test_where_no_process_can_be_made_it_is_tried_again(crew: Begin, monkeypatch
             raise OSError(errno.EAGAIN, "no process left")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(worker_process, "GroupLeader", popen)
     one = crew()
     assert "worker 0 cannot be started: " in one.died[0][2]
     one.until_ready()
@@ -265,4 +266,4 @@ def test_the_free_worker_with_the_fewest_tasks_comes_first() -> None:
 
 @pytest.mark.parametrize(("streak", "delay_s"), [(1, 0.1), (2, 0.2), (3, 0.4), (6, 3.2), (7, 5.0), (10**6, 5.0)])
 def test_the_pause_before_a_restart_doubles_up_to_a_limit(streak: int, delay_s: float) -> None:
-    assert Supervisor._backoff_s(Worker(0, streak=streak)) == pytest.approx(delay_s)
+    assert Supervisor._backoff_s(WorkerProcess(0, streak=streak)) == pytest.approx(delay_s)

@@ -51,8 +51,8 @@ class Ward:
         assert worker.killed == 0
         self.told.append((worker.name, round(elapsed_s, 1), stack))
 
-    def undying(self, worker: Suspected) -> None:
-        self.told.append(("undying", 0.0, ""))
+    def unkillable(self, worker: Suspected) -> None:
+        self.told.append(("unkillable", 0.0, ""))
         self.hangs.end(worker)
 
 
@@ -75,7 +75,7 @@ def test_one_that_gives_no_stack_is_killed_without_and_replaced_where_that_does_
     ward.timer.pass_time(11.5)
     assert (worker.killed, ward.told) == (1, [("worker 0 (pid 1)", 11.0, "")])
     ward.timer.pass_time(10.0)
-    assert ward.told[1:] == [("undying", 0.0, "")]
+    assert ward.told[1:] == [("unkillable", 0.0, "")]
 
 
 def test_one_that_ends_its_step_while_it_is_asked_goes_on(caplog: pytest.LogCaptureFixture) -> None:

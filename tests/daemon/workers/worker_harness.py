@@ -14,8 +14,9 @@ from loader_service.daemon.server.shared_memory import SharedMemoryAllocator
 from loader_service.daemon.workers import messages
 from loader_service.daemon.workers.crashes import Crash
 from loader_service.daemon.workers.messages import Build, Built, FromWorker, Start, StreamFacts
-from loader_service.daemon.workers.supervisor import Supervisor, Worker
+from loader_service.daemon.workers.supervisor import Supervisor
 from loader_service.daemon.workers.watchdog import Timeouts
+from loader_service.daemon.workers.worker_process import WorkerProcess
 from loader_service.errors import FactoryError
 from loader_service.sharing.placement import Placement
 from loader_service.wire.layouts import unpack_layout
@@ -69,7 +70,7 @@ class WorkerHarness:
         self.gone.append(how)
 
     @property
-    def first(self) -> Worker:
+    def first(self) -> WorkerProcess:
         return self.supervisor.workers[0]
 
     def until(self, holds: Callable[[], object], what: str) -> None:
