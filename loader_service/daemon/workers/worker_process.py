@@ -49,7 +49,8 @@ class WorkerProcess:
         tasks: ids of what was assigned and has not ended, in order.
         later: broadcasts that wait until it reads again.
         built: steps, since the daemon started; deaths: ends of a process, likewise.
-        crashes: how its latest processes ended; streak: ends since the last success; failed_starts: those before it was ready, after three of which nobody takes
+        crashes: how its latest processes ended; streak: how many have since the last success.
+        failed_starts: how many ended before they were ready, since the last that was; after three nobody takes
             its place.
         hung: why it is killed, once it is killed for hanging.
         leaving: it ends when its tasks have, and nobody takes its place.
