@@ -114,7 +114,7 @@ def _forget_stack() -> None:
 
 
 def _print_by_line() -> None:
-    """What a dataset prints is a pipe's now, and would come late."""
+    """Hand on each line at once: output is a pipe here, which Python would fill first."""
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(line_buffering=True, errors="backslashreplace")

@@ -77,7 +77,7 @@ class WorkerProcess:
 
     @property
     def last_death(self) -> str:
-        """How its last process ended, in words; empty if none has."""
+        """The end of its last process, in words; empty if none has ended."""
         return self.crashes[-1].how if self.crashes else ""
 
     @property
