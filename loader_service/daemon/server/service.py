@@ -124,6 +124,8 @@ class Service:
     # --- start -------------------------------------------------------------------------------------------
 
     def _start_up(self) -> None:
+        if not self._config.server.workers and self._config.server.build_timeout_s:
+            _log.warning("build_timeout_s has no effect with workers = 0: a thread cannot be ended")
         self._supervisor.spawn_all()
         self._await_workers(self._config.server.start_timeout_s)
         if self._end is None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import Any
 
 from loader_service.daemon.ops.signals import IGNORED, ignored_by_children
 from loader_service.daemon.server.permissions import Permissions
@@ -109,8 +110,13 @@ def start_resource_tracker() -> None:
 
     Main thread only. Python's own precautions are against SIGINT and SIGTERM (multiprocessing.resource_tracker).
     """
-    with ignored_by_children((signal.SIGHUP, *IGNORED)):
-        resource_tracker.ensure_running()
+    try:
+        with ignored_by_children((signal.SIGHUP, *IGNORED)):
+            resource_tracker.ensure_running()
+    except OSError as error:  # no process can be started: what it would be told goes nowhere
+        _log.warning("no process unlinks the segments if the daemon is killed (%s); the next daemon does", error)
+        tracker: Any = resource_tracker._resource_tracker
+        tracker._fd = os.open(os.devnull, os.O_WRONLY)
 
 
 def _unlink(memory: SharedMemory) -> None:

@@ -33,6 +33,7 @@ from loader_service.daemon.workers.messages import (
 from loader_service.daemon.workers.process_group import GroupLeader
 from loader_service.daemon.workers.watchdog import Timeouts, Watchdog
 from loader_service.daemon.workers.worker_process import EXIT_S, MAX_FAILED_STARTS, WorkerProcess
+from loader_service.daemon.workers.worker_thread import WorkerThread
 from loader_service.errors import FactoryError, ProtocolError
 
 __all__ = ["Supervisor"]
@@ -71,11 +72,13 @@ class Supervisor:
         self.events: WorkerEvents | None = None
         """Who is told what becomes of tasks; set before the first one is assigned."""
         self.workers = [WorkerProcess(next(self._worker_ids)) for _ in range(count)]
+        if not count:
+            self.workers.append(WorkerThread(next(self._worker_ids)))
         self._dismissed: list[GroupLeader] = []
         self._stopping = False
 
     def spawn_all(self) -> None:
-        """Start a process for every worker."""
+        """Start every worker."""
         for worker in self.workers:
             self._spawn(worker)
 
@@ -98,7 +101,7 @@ class Supervisor:
         worker = self._worker(worker_id)
         worker.tasks.append(task.task)
         if len(worker.tasks) == 1:
-            self._watchdog.begin(worker, self._timeouts.build_s)
+            self._watch(worker, self._timeouts.build_s)
         self._send(worker, task)
 
     def send(self, worker_id: int, message: ToWorker) -> None:
@@ -115,14 +118,18 @@ class Supervisor:
     # --- how many, and the end -----------------------------------------------------------------------------
 
     def resize(self, count: int) -> None:
-        """Have `count` workers: new ones are started; those too many end as soon as they have done their tasks."""
-        staying = [worker for worker in self.workers if not worker.leaving]
+        """Have `count` workers: new ones are started; those too many end as soon as they have done their tasks.
+
+        Zero is one thread of this process.
+        """
+        kind, wanted = (WorkerProcess, count) if count else (WorkerThread, 1)
+        staying = [worker for worker in self.workers if not worker.leaving and worker.is_process == kind.is_process]
         staying.sort(key=lambda worker: worker.given_up)  # those given up go first
-        for worker in staying[count:]:
+        for worker in [one for one in self.workers if not one.leaving and one not in staying[:wanted]]:
             worker.leaving = True
             self._dismiss_if_done(worker)
-        for _ in range(count - len(staying)):
-            self.workers.append(WorkerProcess(next(self._worker_ids)))
+        for _ in range(wanted - len(staying)):
+            self.workers.append(kind(next(self._worker_ids)))
             self._spawn(self.workers[-1])
 
     def give_up(self, worker_id: int, how: str) -> None:
@@ -156,6 +163,16 @@ class Supervisor:
             if worker.connection is not None:
                 worker.connection.send_bytes(encode(message))
 
+    def _watch(self, worker: WorkerProcess, limit_s: float) -> None:
+        """Let the watchdog end the worker after `limit_s` seconds; a thread of this process cannot be ended."""
+        self._watchdog.begin(worker, limit_s if worker.is_process else 0.0)
+
+    def _build_here(self, error: OSError) -> None:
+        """No process could be started, so far: one thread of this process takes the place of all workers."""
+        _log.warning("no worker process can be started (%s); the daemon builds in its own process", error)
+        self.workers[:] = [WorkerThread(self.workers[0].number)]
+        self._spawn(self.workers[0])
+
     def _spawn(self, worker: WorkerProcess) -> None:
         if self._stopping or worker not in self.workers:
             return
@@ -164,13 +181,16 @@ class Supervisor:
         except OSError as error:  # no process, descriptor or memory to be had
             worker.process = None
             self._end(worker, Crash(f"worker {worker.number} cannot be started: {error}"))
+            is_hopeless = worker.is_process and worker.streak >= MAX_FAILED_STARTS
+            if is_hopeless and not any(one.served or one.process for one in self.workers):
+                self._build_here(error)
             return
         self._loop.watch(connection.fileno(), lambda: self._read(worker))
         if worker.pidfd is not None:
             self._loop.watch(worker.pidfd, lambda: self._drain(worker))
         if worker.output_fd is not None:
             self._loop.watch(worker.output_fd, lambda: self._read_output(worker))
-        self._watchdog.begin(worker, self._timeouts.start_s)
+        self._watch(worker, self._timeouts.start_s)
         self._send(worker, self._start(worker.number))
 
     def _read_output(self, worker: WorkerProcess) -> None:
@@ -212,7 +232,7 @@ class Supervisor:
     def _task_ended(self, worker: WorkerProcess, message: Built | Failed | Verified) -> None:
         worker.tasks.remove(message.task)
         if worker.tasks:
-            self._watchdog.begin(worker, self._timeouts.build_s)
+            self._watch(worker, self._timeouts.build_s)
         else:
             self._watchdog.end(worker)
         self._send_later(worker, _BURST)

@@ -20,7 +20,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 
 from loader_service.daemon.ops.signals import ENDING, IGNORED, ignored_by_children
 from loader_service.daemon.workers.crashes import Crash
@@ -56,6 +56,7 @@ class WorkerProcess:
         leaving: it ends when its tasks have, and nobody takes its place.
     """
 
+    is_process: ClassVar[bool] = True
     number: int
     process: GroupLeader | None = None
     connection: Connection | None = None
