@@ -21,9 +21,9 @@ from loader_service.daemon.broker.stream_state import StreamState
 from loader_service.daemon.config.load import Config
 from loader_service.daemon.config.settings import changed_config
 from loader_service.daemon.ops.signals import IGNORED, ending_signals, restore_defaults
+from loader_service.daemon.server.bound_endpoint import BoundEndpoint
 from loader_service.daemon.server.connection_limiter import raise_limit
 from loader_service.daemon.server.event_loop import Loop
-from loader_service.daemon.server.lock import EndpointLock
 from loader_service.daemon.server.permissions import Permissions
 from loader_service.daemon.server.retuning import apply_settings, ring_limits
 from loader_service.daemon.server.server_socket import ServerSocket
@@ -36,7 +36,7 @@ from loader_service.daemon.workers.watchdog import Timeouts
 from loader_service.errors import LoaderServiceError, WorkerStartError, from_record
 from loader_service.sharing.scheduler import RingScheduler
 from loader_service.sharing.segment_pool import SegmentPool
-from loader_service.wire.endpoint import default_endpoint, socket_path
+from loader_service.wire.endpoint import default_endpoint
 from loader_service.wire.messages import (
     Closing,
     Done,
@@ -82,6 +82,7 @@ class Service:
         self._broker = Broker([], self._clients, self._supervisor, send, retired, self.loop)
         self._broker.add_handlers({Hello: self._hello, Status: self._status, Stop: self._stop, Tune: self._tune})
         self._supervisor.events = self._broker
+        self._place: BoundEndpoint | None = None
         self._lease_ids = count(1)
         self._serving = False
         self._end: str | None = None
@@ -92,22 +93,18 @@ class Service:
         """Serve until told to end; 0 unless the workers are gone for good. Raises what keeps it from starting."""
         restore_defaults()
         raise_limit(self._config.server.workers)
-        path = socket_path(self.endpoint)
-        self._permissions.make_directory(path.parent)
-        lock = EndpointLock(path, identity(os.getpid()))
+        self._place = place = BoundEndpoint(self.endpoint, identity(os.getpid()), self._permissions)
         try:
             self.loop.on_signals([*ending_signals(), *IGNORED], self._signalled)
             start_resource_tracker()
-            for name in sweep(lock.predecessor):
+            for name in sweep(place.predecessor):
                 _log.info("removed segment %s of a dead daemon", name)
             self._start_up()
             while self._end is None:
                 self.loop.turn()
         finally:
             self._shut_down()
-            if lock.is_ours:  # else the socket of that name is another daemon's by now
-                path.unlink(missing_ok=True)
-            lock.release()
+            place.release()
             self.loop.close()  # until here a second signal changes nothing
         return 1 if self._unrecoverable else 0
 
@@ -131,9 +128,9 @@ class Service:
         if self._end is None:
             for stream_id, facts in enumerate(self._catalog.facts):
                 self._broker.add_stream(self._serve(stream_id, facts.name))
-            self._server_socket.bind(self.endpoint, self._permissions)
+            self._bind()
             self._serving = True
-            self._ping()
+            self._beat()
             _log.info("serving %s at %s", ", ".join(self._broker.streams), self.endpoint)
             self._ready(self.endpoint)
 
@@ -209,12 +206,28 @@ class Service:
         _log.info("set %s%s", message.settings, of_stream, extra={"stream": message.stream or None})
         return Done(message.request)
 
+    def _bind(self) -> None:
+        self._server_socket.bind(self.endpoint, self._permissions)
+
+    def _beat(self) -> None:
+        """Look after what changes without a word: the endpoint, clients that cannot be seen, orphans."""
+        try:
+            if self._place is not None:
+                self._place.keep(lambda: self._server_socket.is_bound_at(self.endpoint), self._bind)
+        except LoaderServiceError as error:
+            _log.error(
+                "the endpoint %s was removed by somebody else, and cannot be taken again: %s", self.endpoint, error
+            )
+            self._unrecoverable = True
+            self.stop(f"the endpoint was removed, and cannot be taken again: {error.message}")
+        self._ping()
+        reap_orphans(worker.pid for worker in self._supervisor.workers if worker.pid is not None)
+        self.loop.after(self._config.server.heartbeat_s, self._beat)
+
     def _ping(self) -> None:
         for client in self._clients.unsure():
             if not any(self._server_socket.send(identity_, Ping()) for identity_ in client.sockets):
                 self._clients.lose(client)
-        reap_orphans(worker.pid for worker in self._supervisor.workers if worker.pid is not None)
-        self.loop.after(self._config.server.heartbeat_s, self._ping)
 
     def _client_gone(self, client: Client) -> None:
         ending = len(client.consumers)

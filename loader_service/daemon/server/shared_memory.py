@@ -6,6 +6,8 @@ page of a segment is reserved (`posix_fallocate`), for on a full tmpfs `ftruncat
 of SIGBUS. Fails with MemoryLimitError and SharedMemoryError.
 
     name: lsv-PID-START-NAMESPACE-NUMBER in base 36, at most 30 characters (macOS allows 30)
+    NUMBER: the count of segments so far, permuted in [0, 36^6) with a key that nobody else knows: nobody can take a
+    name before its segment is made, and none comes twice
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import errno
 import logging
 import mmap
 import os
+import secrets
 import signal
 import stat
 from contextlib import suppress
@@ -23,6 +26,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
+from loader_service.contract.permutation import permute
 from loader_service.daemon.ops.signals import IGNORED, ignored_by_children
 from loader_service.daemon.server.permissions import Permissions
 from loader_service.errors import MemoryLimitError, SharedMemoryError
@@ -35,6 +39,7 @@ _DIRECTORY = Path("/dev/shm")
 _PREFIX = "lsv"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAMESPACE_TAGS = 36**4
+_NUMBERS = 36**6
 _TRIES = 8
 """To create a segment while somebody removes them."""
 _REMEDY = (
@@ -161,7 +166,7 @@ class SharedMemoryAllocator:
         self.retired: list[str] = []
         self._identity = identity(os.getpid())
         self._segments: dict[str, _Reserved] = {}
-        self._count = 0
+        self._count, self._key = 0, secrets.randbits(64)
 
     def create(self, nbytes: int) -> str:
         """A reserved segment of `nbytes`, readable for whom it may be. Raises MemoryLimitError, SharedMemoryError."""
@@ -170,20 +175,27 @@ class SharedMemoryAllocator:
         for _ in range(_TRIES):
             try:
                 made = self._create(nbytes)
+            except FileExistsError:
+                _log.warning("the name of a new segment was taken in %s; it gets another", _DIRECTORY)
+                continue
             except FileNotFoundError:
                 _log.warning("a segment was removed from %s while it was made; another takes its place", _DIRECTORY)
                 continue
             self._segments[made.memory.name] = made
             self.used_bytes += made.memory.size
             return made.memory.name
-        raise SharedMemoryError(f"somebody removes every new segment from {_DIRECTORY}; stop whatever cleans it up")
+        raise SharedMemoryError(
+            f"somebody removes every new segment from {_DIRECTORY}, or takes its name; stop whatever does that"
+        )
 
     def _create(self, nbytes: int) -> _Reserved:
-        """A reserved segment by the next name. Raises SharedMemoryError; FileNotFoundError if its name is gone."""
-        name = f"{self._identity}-{_base36(self._count)}"
+        """Make a reserved segment of the next name. Raises SharedMemoryError, and what is wrong with the name."""
+        name = f"{self._identity}-{_base36(permute(self._count % _NUMBERS, _NUMBERS, self._key))}"
         self._count += 1
         try:
             memory = SharedMemory(name, create=True, size=nbytes)
+        except FileExistsError:
+            raise
         except OSError as error:
             raise SharedMemoryError(f"a segment of {nbytes} bytes cannot be created: {error}") from error
         memory.close()  # the daemon itself neither reads nor writes it

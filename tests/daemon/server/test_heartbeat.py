@@ -72,7 +72,7 @@ def test_those_who_cannot_be_seen_are_asked_again_and_again_and_no_others_that_h
     client = watch.service._clients.of(identity(2))
     assert client is not None
     client.consumers[1] = 1
-    watch.service._ping()
+    watch.service._beat()
     for _ in range(3):
         watch.until(lambda: unseen.poll(0), "asked")
         assert decode(unseen.recv_multipart(), DAEMON_MESSAGES) == Ping()
@@ -82,7 +82,7 @@ def test_those_who_cannot_be_seen_are_asked_again_and_again_and_no_others_that_h
 
 def test_one_whose_connection_is_gone_is_lost_and_no_other(watch: Watch) -> None:
     gone, _, _ = watch.greet(1, 0), watch.greet(2, 0), watch.greet(3, pid_namespace())
-    watch.service._ping()
+    watch.service._beat()
     gone.close(linger=0)
     watch.until(lambda: len(watch.service._clients) == 2, "lost")
     assert [client.identity for client in watch.service._clients] == [identity(2), identity(3)]
@@ -92,7 +92,7 @@ def test_one_that_has_nothing_here_and_whose_connection_is_gone_is_forgotten_tho
     watch: Watch,
 ) -> None:
     gone, other = watch.greet(1, pid_namespace()), watch.greet(2, pid_namespace())
-    watch.service._ping()
+    watch.service._beat()
     gone.close(linger=0)
     watch.until(lambda: len(watch.service._clients) == 1, "forgotten")
     assert [client.identity for client in watch.service._clients] == [identity(2)]
@@ -104,7 +104,7 @@ def test_one_that_closed_all_but_the_socket_that_ends_its_leases_is_still_there(
     greeted, first = watch.greet(1, 0, 1), watch.connect(identity(1, 0))
     greeted.close(linger=0)
     watch.until(lambda: not watch.service._server_socket.send(identity(1, 1), Ping()), "gone")
-    watch.service._ping()
+    watch.service._beat()
     assert len(watch.service._clients) == 1
     first.close(linger=0)
     watch.until(lambda: len(watch.service._clients) == 0, "lost")
@@ -114,5 +114,5 @@ def test_one_that_does_not_read_is_still_there(watch: Watch) -> None:
     """Stopped, say: its pace tells what becomes of it."""
     watch.greet(1, 0)
     for _ in range(3000):
-        watch.service._ping()
+        watch.service._beat()
     assert len(watch.service._clients) == 1

@@ -90,7 +90,7 @@ def test_the_longest_name_fits_macos(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(memory, "start_time", lambda pid: 10**11)
         patch.setattr(memory, "pid_namespace", lambda: 2**64 - 1 - (2**64 - 1) % 36**4 + 36**4 - 1)
         allocator = SharedMemoryAllocator()
-    allocator._count = 36**6 - 1
+    monkeypatch.setattr(memory, "permute", lambda index, n, key: n - 1)
     name = allocator.create(4096)
     assert (SHM / name).exists()
     assert len(name) == 30
@@ -348,22 +348,36 @@ def test_who_removes_every_new_segment_gets_an_error(
         return segment
 
     monkeypatch.setattr(memory, "SharedMemory", create)
-    with pytest.raises(SharedMemoryError, match="somebody removes every new segment from /dev/shm; stop whatever"):
+    with pytest.raises(SharedMemoryError, match="somebody removes every new segment from /dev/shm, or takes its"):
         allocator.create(8192)
     assert (segments(), allocator.used_bytes, allocator.retired) == ([], 0, [])
     monkeypatch.undo()
     assert allocator.exists(allocator.create(8192))
 
 
-def test_a_name_that_is_taken_is_an_error_and_stays_its_owners(allocator: SharedMemoryAllocator) -> None:
-    taken = SHM / f"{identity(os.getpid())}-0"
-    taken.write_bytes(b"precious")
+def test_a_name_that_is_taken_stays_its_owners_and_the_next_is_tried(
+    allocator: SharedMemoryAllocator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "permute", lambda index, n, key: index)
+    taken = [SHM / f"{identity(os.getpid())}-{number}" for number in range(5)]
+    for path in taken:
+        path.write_bytes(b"precious")
     try:
-        with pytest.raises(SharedMemoryError, match=r"cannot be created: .*File exists"):
-            allocator.create(4096)
-        assert taken.read_bytes() == b"precious"
+        assert allocator.create(4096) == f"{identity(os.getpid())}-5"
+        assert [path.read_bytes() for path in taken] == [b"precious"] * 5
     finally:
-        taken.unlink()
+        for path in taken:
+            path.unlink()
+
+
+def test_names_come_in_an_order_that_only_this_daemon_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[set[str]] = []
+    for _ in range(2):
+        allocator = SharedMemoryAllocator()
+        names.append({allocator.create(4096) for _ in range(50)})
+        allocator.close()
+    assert [len(one) for one in names] == [50, 50]
+    assert names[0] & names[1] == set()
 
 
 # --- sweeping --------------------------------------------------------------------------------------------
