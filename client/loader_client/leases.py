@@ -12,7 +12,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any
 
 import zmq
@@ -24,8 +26,8 @@ from loader_service.wire.protocol import encode
 __all__ = ["Lease", "LeaseBook"]
 
 _JOIN_S = 5.0
-_IDLE_S = 10.0
-"""A client that does nothing throws away so often what the daemon has sent it, such as pings."""
+_REST_S = 10.0
+"""So often, the book's thread throws away what the daemon has sent and nobody waits for, such as pings."""
 
 
 class Lease(weakref.ref[Any]):
@@ -51,13 +53,13 @@ class _ConsumerReference(weakref.ref[Any]):
 class LeaseBook:
     """All leases of one client, by consumer.
 
-    put: what a lease's weak reference calls when its memory dies; idle: called now and then by the book's thread.
+    put: what a lease's weak reference calls when its memory dies; rest: called now and then by the book's thread.
     """
 
-    def __init__(self, sockets: SocketFactory, idle: Callable[[], None]) -> None:
+    def __init__(self, sockets: SocketFactory, rest: Callable[[], None]) -> None:
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self.put = self._queue.put
-        self._sockets, self._idle = sockets, idle
+        self._sockets, self._rest = sockets, rest
         self._leases: dict[int, dict[int, Lease]] = {}
         self._consumers: dict[int, _ConsumerReference] = {}
         self._closed = False
@@ -100,14 +102,14 @@ class LeaseBook:
 
     def _tell_ends(self, socket: zmq.Socket[bytes]) -> None:
         """Tell of each end, until the book is closed and nothing is leased."""
+        rest_at = monotonic() + _REST_S
         while not self._closed or any(list(self._leases.values())):
-            try:
-                ended = self._queue.get(timeout=_IDLE_S)
-            except Empty:
-                self._idle()
-            else:
-                self._tell(socket, ended)
-            _throw_away(socket)
+            with suppress(Empty):
+                self._tell(socket, self._queue.get(timeout=max(0.0, rest_at - monotonic())))
+            if monotonic() >= rest_at:
+                rest_at = monotonic() + _REST_S
+                _throw_away(socket)
+                self._rest()
         _send(socket, Bye())
         socket.close()
         self._sockets.close()
@@ -128,6 +130,7 @@ class LeaseBook:
             _send(socket, ended)
             if isinstance(ended, Close):
                 self._forget_if_done(ended.consumer)
+            _throw_away(socket)  # the answers to those before it
 
     def _forget_if_done(self, consumer_id: int) -> None:
         if consumer_id not in self._consumers and not self._leases.get(consumer_id):

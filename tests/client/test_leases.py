@@ -113,8 +113,8 @@ def test_bye_is_said_when_the_last_memory_dies(daemon: FakeDaemon) -> None:
     assert daemon.received.index(Release(3, [1])) < daemon.received.index(Bye())
 
 
-def test_an_idle_book_throws_away_what_comes(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loader_client.leases._IDLE_S", 0.01)
+def test_the_book_throws_away_what_comes_now_and_then(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loader_client.leases._REST_S", 0.01)
     calls: list[None] = []
     book = LeaseBook(SocketFactory(daemon.endpoint), lambda: calls.append(None))
     daemon.say(Ping())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,3 +177,25 @@ def test_views_in_reference_cycles_and_threads_end_their_leases() -> None:
         gc.collect()
         assert consumer.held_steps == []
         eventually(lambda: _leased(client) == 0, "both leases have ended at the daemon")
+
+
+def test_after_a_seek_an_idle_consumer_maps_what_it_holds_and_nothing_else() -> None:
+    with (
+        service("slow", prefetch=4) as daemon,
+        loader_client.connect(daemon.endpoint) as client,
+        client.open("s") as consumer,
+    ):
+        _advance(consumer, 8)
+        view = consumer.get(8)["images"]
+        assert len(_mapped()) == 4
+        consumer.seek(5000)
+        assert len(_mapped()) == 1
+        np.testing.assert_array_equal(view, slow().build(8)["images"])
+        del view
+        assert _mapped() == set()
+        assert next(consumer).digest() == slow().build(5000).digest()
+
+
+def _mapped() -> set[str]:
+    """The segments that this process maps."""
+    return set(re.findall(r"/dev/shm/(lsv-\S+)", Path("/proc/self/maps").read_text()))

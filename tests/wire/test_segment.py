@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from loader_service.errors import IntegrityError, SharedMemoryError
-from loader_service.wire.segment import HEADER_BYTES, Segment
+from loader_service.wire.segment import HEADER_BYTES, Segment, ready_header
 
 SIZES = [HEADER_BYTES, HEADER_BYTES + 1, 4095, 4096, 4097, 2**20 - 1, 2**20, 2**20 + 1]
 Create = Callable[[int], str]
@@ -219,3 +219,17 @@ def test_a_reader_that_is_killed_leaves_the_segment(create: Create) -> None:
     reader = Segment.open(name, UID)
     reader.check(7, 3, 5)
     assert reader.payload[:5].tobytes() == b"batch"
+
+
+@pytest.mark.parametrize("numbers", [(0, 0, 0), (12, 9, 128), (2**63 - 1, 2**63 - 1, 2**63 - 1)])
+def test_the_header_is_that_of_a_batch_from_its_commit_to_the_next_begin(numbers: tuple[int, int, int]) -> None:
+    segment = Segment("x", np.zeros(HEADER_BYTES + 128, np.uint8))
+    step, generation, nbytes = numbers
+    expected = ready_header(step, generation, nbytes)
+    assert segment.header != expected
+    segment.begin(step, generation)
+    assert segment.header != expected
+    segment.commit(step, generation, nbytes)
+    assert segment.header == expected
+    segment.begin(step, generation)
+    assert segment.header != expected
