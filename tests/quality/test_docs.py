@@ -77,7 +77,7 @@ def test_what_the_architecture_points_to_is_there() -> None:
         text = "\n".join(source.read_text(encoding="utf-8") for source in sources)
         for group in re.findall(r"\(([^()]*`[^()]*)\)", code):
             for name in re.findall(r"`(?:\w+\.)?(\w+)`", group):
-                assert f"def {name}(" in text, name
+                assert re.search(rf"\b(?:def|class) {name}\b|^{name}\b", text, re.MULTILINE), name
         for name in re.findall(r"`(tests/[\w/.]+)`", tests):
             assert (_ROOT / name).exists(), name
 
