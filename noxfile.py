@@ -10,10 +10,11 @@ import sys
 
 import nox
 
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "tests", "compiled"]
 nox.needs_version = ">=2024.4.15"
 
 _IN_TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
+_COMPILED = ["tests/compiled", "tests/contract", "tests/vectors", "tests/data", "tests/daemon/workers"]
 _PYTHONS = ["3.11", "3.12", "3.13"]
 
 
@@ -34,6 +35,13 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run tests and doctests, in two processes unless arguments follow `--`."""
     session.run(sys.executable, "-m", "pytest", *(session.posargs or _IN_TWO_PROCESSES))
+
+
+@nox.session
+def compiled(session: nox.Session) -> None:
+    """Run what builds batches in an environment with numba: there they are built by compiled kernels."""
+    session.install("-e", ".[dev,fast]")
+    session.run("python", "-m", "pytest", *(session.posargs or (*_IN_TWO_PROCESSES, *_COMPILED)))
 
 
 @nox.session(python=_PYTHONS)

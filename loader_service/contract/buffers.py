@@ -106,20 +106,22 @@ def scratch(use: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> 
     return memory[:nbytes].view(dtype).reshape(shape)
 
 
-def kept(
-    use: str,
-    tag: Hashable,
-    shape: tuple[int, ...],
-    dtype: DTypeLike,
-    fill: Callable[[NDArray[Any]], None],
-) -> NDArray[Any]:
-    """Give the scratch array of this thread for `use` as `fill(array)` wrote it for `tag`, which is called if need be.
+_PLACES = 8
 
-    `shape` and `dtype` are the same for every tag of a use; the array is read, and only until the next call.
+
+def kept(
+    use: str, tag: Hashable, shape: tuple[int, ...], dtype: DTypeLike, fill: Callable[[NDArray[Any]], None]
+) -> NDArray[Any]:
+    """Give an array of this thread as `fill(array)` wrote it for `tag`, which is called where another stands there now.
+
+    There is one array for each of eight groups of tags, all in one scratch array. `shape` and `dtype` are the same for
+    every tag of a use; what is given is read, and only until the next call.
     """
-    array, tags = scratch(use, shape, dtype), _local.__dict__.setdefault("tags", {})
-    if tags.get(use) != tag:
-        tags.pop(use, None)
+    place = hash(tag) % _PLACES
+    array: NDArray[Any] = scratch(use, (_PLACES, *shape), dtype)[place]
+    tags = _local.__dict__.setdefault("tags", {})
+    if tags.get((use, place)) != tag:
+        tags.pop((use, place), None)
         fill(array)
-        tags[use] = tag
+        tags[use, place] = tag
     return array

@@ -24,6 +24,7 @@ __all__ = ["permute", "permute_range"]
 _ROUND_SALT = 0x632BE59BD9B4E019
 _BLOCK = 1 << 13
 _KEPT = 1 << 11
+_PART = 448
 
 
 def _round_keys(key: int) -> list[int]:
@@ -71,8 +72,19 @@ def _permute_block(values: NDArray[np.uint64], n: int, key: int) -> None:
         np.put(values, index, x, mode="clip")  # all lie within; to look that they do numpy would copy `values`
         outside = np.greater_equal(x, np.uint64(n), out=scratch("permutation outside", (_BLOCK,), np.bool_)[: x.size])
         left, turn = int(np.count_nonzero(outside)), 1 - turn
-        x = np.compress(outside, x, out=_room(f"values {turn}", left))
-        places = np.compress(outside, places, out=_room(f"places {turn}", left))
+        x = _chosen(outside, x, _room(f"values {turn}", left))
+        places = _chosen(outside, places, _room(f"places {turn}", left))
+
+
+def _chosen(mask: NDArray[np.bool_], values: NDArray[np.uint64], out: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`np.compress` in parts, so that the indices which numpy makes of a part of the mask take less than a page."""
+    at = 0
+    for first in range(0, len(mask), _PART):
+        part = mask[first : first + _PART]
+        count = int(np.count_nonzero(part))
+        np.compress(part, values[first : first + _PART], out=out[at : at + count])
+        at += count
+    return out
 
 
 def _encrypt(x: NDArray[np.uint64], half: np.uint64, mask: np.uint64, keys: list[np.uint64]) -> None:
@@ -118,7 +130,7 @@ def _kept_block(at: int, n: int, key: int) -> NDArray[np.uint64]:
         block += np.uint64(at - 1 & MASK64)
         _permute_block(block[: min(n - at, _KEPT)], n, key)
 
-    return kept(f"permutation {(key ^ (at // _KEPT)) % 8}", (at, n, key), (_KEPT,), np.uint64, fill)
+    return kept("permuted positions", (at, n, key), (_KEPT,), np.uint64, fill)
 
 
 @overload

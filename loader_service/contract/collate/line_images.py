@@ -152,7 +152,7 @@ def _write_ragged(samples: RaggedImages, tensors: Mapping[str, NDArray[Any]]) ->
         write_targets(samples.targets, samples.target_starts, samples.target_lengths, tensors["targets"])
         return
     targets, at = tensors["targets"], 0
-    for start, length in zip(samples.target_starts.tolist(), samples.target_lengths.tolist(), strict=True):
+    for start, length in zip(map(int, samples.target_starts), map(int, samples.target_lengths), strict=True):
         targets[at : at + length] = samples.targets[start : start + length]
         at += length
 
@@ -218,8 +218,8 @@ def _as_int32(what: str, values: Sequence[Any] | NDArray[np.int64]) -> Any:
         array = np.asarray(values)
     except ValueError:  # numbers beside sequences
         array = np.array(values, object)
-    in_range = array.dtype.kind in "iu" and array.ndim == 1 and np.all((array >= _INT32.min) & (array <= _INT32.max))
-    if not in_range:
+    plain = array.dtype.kind in "iu" and array.ndim == 1
+    if not plain or (array.size and not _INT32.min <= array.min() <= array.max() <= _INT32.max):
         for row, value in enumerate(values):
             _check_int32(row, what, value)
     return values
