@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.soak.event_log import EventLog, ShardStep
-from benchmarks.soak.workload import MIN_PREFETCH, STREAM
+from benchmarks.soak.streams import LINES, OUTLIERS, PROCESSES
+from benchmarks.soak.workload import MIN_PREFETCH
 from loader_client import Client, Consumer
 from loader_service.contract.batch import Batch
 
@@ -54,6 +55,7 @@ class ConsumerSession:
         self._client, self._rng, self._log, self._ending = client, rng, log, ending
         self._kept: deque[KeptBatch] = deque()
         self._consumer: Consumer | None = None
+        [self._stream] = rng.choices([LINES, OUTLIERS, PROCESSES], weights=[6, 2, 2])
         world = rng.choice([1, 1, 2, 3])
         self._shard = (rng.randrange(world), world)
         self.outliving: list[KeptBatch] = []
@@ -74,10 +76,10 @@ class ConsumerSession:
         start: int | Literal["live"] = "live"
         if chance < 0.7:
             start = rng.randrange(_LAST_STEP) if chance < 0.4 else rng.choice(_MEETING_STEPS)
-        self._log.actions.append(f"open {start} {pace} {patience_s} hold {hold} {self._shard}")
+        self._log.actions.append(f"open {self._stream} {start} {pace} {patience_s} hold {hold} {self._shard}")
         with self._log.timed():
             self._consumer = self._client.open(
-                STREAM, start, pace=pace, patience_s=patience_s, hold=hold, shard=self._shard
+                self._stream, start, pace=pace, patience_s=patience_s, hold=hold, shard=self._shard
             )
 
     def reopen(self) -> None:
@@ -164,7 +166,7 @@ class ConsumerSession:
 
     def _use(self, batch: Batch) -> None:
         """Record a batch; release it, keep it, or keep its arrays alone."""
-        rows = ShardStep(STREAM, batch.step, *self._shard)
+        rows = ShardStep(self._stream, batch.step, *self._shard)
         self._log.batch(rows, batch.digest())
         if self._rng.random() < 0.7:
             batch.release()

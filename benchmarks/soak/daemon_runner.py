@@ -14,16 +14,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.processes import ResourceUsage, resource_usage
+from benchmarks.processes import ResourceUsage, processes_with_environment, resource_usage
+from benchmarks.soak.streams import CHILD_COMMAND
 from loader_service.daemon.server.shared_memory import identity
 
 __all__ = ["ENVIRONMENT_MARK", "DaemonProcess", "DaemonRunner"]
 
 ENVIRONMENT_MARK = "LOADER_SERVICE_SOAK"
 """The environment variable by which the processes of a soak are recognised."""
+_DAEMON_MARK = "LOADER_SERVICE_SOAK_DAEMON"
+"""The environment variable by which the processes that one daemon's datasets started are recognised: its log."""
 _POLL_S, _MEASURE_S, _RESTART_S, _END_S = 0.02, 1.0, 0.1, 20.0
 _TAIL_CHARACTERS = 4000
 
@@ -130,6 +134,8 @@ class DaemonRunner:
             if (wrong := daemon.wrong_end()) and not (was_full and not daemon.ready and not daemon.signals):
                 self._on_error(wrong)
             self._stopping.wait(_RESTART_S)
+            if any(number is signal.SIGKILL for number, _ in daemon.signals):
+                _end_children_of_killed(daemon)
 
     def _start_daemon(self) -> DaemonProcess:
         log = self._directory / f"daemon-{len(self.processes)}.log"
@@ -139,7 +145,7 @@ class DaemonRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=os.environ | {ENVIRONMENT_MARK: str(self._directory)},
+                env=os.environ | {ENVIRONMENT_MARK: str(self._directory), _DAEMON_MARK: str(log)},
                 process_group=0,
             )
         self.processes.append(DaemonProcess(process, identity(process.pid), log, time.monotonic()))
@@ -163,3 +169,11 @@ class DaemonRunner:
                 daemon.process.kill()
             time.sleep(_POLL_S)
         daemon.seconds = time.monotonic() - daemon.started_s
+
+
+def _end_children_of_killed(daemon: DaemonProcess) -> None:
+    """End what the datasets of a daemon that was killed have started: nobody else can, for its workers died with it."""
+    for pid, command in processes_with_environment(_DAEMON_MARK, str(daemon.log)):
+        if command.split() == CHILD_COMMAND:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -21,6 +21,7 @@ from benchmarks.processes import parent_pid
 from benchmarks.soak.consumer_pool import ConsumerPool
 from benchmarks.soak.daemon_runner import DaemonRunner
 from benchmarks.soak.digest_checker import DigestChecker
+from benchmarks.soak.helper_processes import HelperProcesses
 from benchmarks.soak.schedule import Fault, FaultKind
 from benchmarks.soak.shm_filler import ShmFiller
 from benchmarks.soak.workload import MEMORY_LIMITS
@@ -40,6 +41,7 @@ class Targets:
 
     daemon: DaemonRunner
     consumers: ConsumerPool
+    helpers: HelperProcesses
     shm: ShmFiller
     client: Client
     checker: DigestChecker
@@ -64,8 +66,8 @@ class FaultInjector:
 
     @property
     def pending(self) -> int:
-        """Number of faults that are still to be injected, or to be reversed."""
-        return len(self._due) + len(self._reversals)
+        """Number of faults that are still to be injected, to be reversed, or that have not ended."""
+        return len(self._due) + len(self._reversals) + self._targets.helpers.running
 
     def act(self) -> None:
         """Inject the next fault that is due, and reverse those that have lasted long enough."""
@@ -100,6 +102,8 @@ class FaultInjector:
             FaultKind.TUNE_WORKERS: lambda: self._tune(workers=rng.randint(1, 3)),
             FaultKind.TUNE_PREFETCH: lambda: self._tune(prefetch=rng.choice([5, 8, 13])),
             FaultKind.TUNE_MEMORY: lambda: self._tune(memory_limit=rng.choice(list(MEMORY_LIMITS.values()))),
+            FaultKind.SLOW_CONSUMER: lambda: self._start_helper("slow_consumer"),
+            FaultKind.FLOOD: lambda: self._start_helper("flooder"),
             FaultKind.FILL_SHM: self._fill_shm,
         }
         return actions[kind]()
@@ -135,6 +139,10 @@ class FaultInjector:
             return False
         except (MemoryLimitError, SharedMemoryError) as error:
             self._targets.checker.notes[f"tune refused {type(error).__name__}"] += 1
+        return True
+
+    def _start_helper(self, name: str) -> bool:
+        self._targets.helpers.start(name)
         return True
 
     def _fill_shm(self) -> bool:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 import loader_client
 from benchmarks.soak.consumer_session import ConsumerSession, KeptBatch
 from benchmarks.soak.event_log import EventLog
-from benchmarks.soak.workload import STREAM
+from benchmarks.soak.streams import LINES
 from loader_client import Client
 from loader_service.errors import (
     BuildError,
@@ -117,7 +117,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log = EventLog(path)  # whoever finds the file knows that SIGTERM is handled
     with loader_client.connect(endpoint, timeout_s=_TIMEOUT_S, reconnect_s=_RECONNECT_S) as client:
-        assert STREAM in client.streams
+        assert LINES in client.streams
         RandomConsumer(client, random.Random(f"consumer {seed}"), log, lambda: bool(signals)).run()
     log.close()
 

@@ -21,10 +21,12 @@ from benchmarks.soak.consumer_pool import ConsumerPool
 from benchmarks.soak.daemon_runner import DaemonRunner
 from benchmarks.soak.digest_checker import DigestChecker
 from benchmarks.soak.faults import FaultInjector, Targets
+from benchmarks.soak.helper_processes import HelperProcesses
 from benchmarks.soak.leaks import leaks_after_end, leaks_at_rest
 from benchmarks.soak.schedule import FaultKind, fault_schedule
 from benchmarks.soak.shm_filler import ShmFiller
-from benchmarks.soak.workload import CONSUMERS, MEMORY_LIMITS, STREAM, configuration, make_stream
+from benchmarks.soak.streams import make_streams
+from benchmarks.soak.workload import CONSUMERS, MEMORY_LIMITS, configuration
 from loader_client import Client
 from loader_service.errors import LoaderServiceError, ServiceClosedError
 
@@ -104,12 +106,13 @@ class _Soak:
         self._sockets = directory / "run"
         self._sockets.mkdir(mode=0o700)
         self._endpoint = f"ipc://{self._sockets / 'soak.sock'}"
-        self._checker = DigestChecker({STREAM: make_stream(options.seed)}, shm_filled=options.fill_shm)
+        self._checker = DigestChecker(make_streams(options.seed), shm_filled=options.fill_shm)
         self._shm = ShmFiller()
         config = directory / "soak.toml"
         config.write_text(configuration(self._endpoint, options.seed))
         self._daemon = DaemonRunner(config, directory, self._checker.count_error, lambda: self._shm.full)
         self._consumers = ConsumerPool(CONSUMERS, options.seed, self._endpoint, directory, self._checker)
+        self._helpers = HelperProcesses(options.seed, self._endpoint, directory, self._checker)
         self._result = SoakResult(options)
 
     def run(self, interrupted: Callable[[], bool]) -> SoakResult:
@@ -134,10 +137,12 @@ class _Soak:
         with loader_client.connect(self._endpoint, timeout_s=60.0, reconnect_s=120.0) as client:
             before, own = _settled_usage(client), resource_usage(0)
             self._stack.callback(self._consumers.end)
+            self._stack.callback(self._helpers.end)
             self._inject_faults(client, interrupted)
+            self._helpers.end()
             self._consumers.end()
             self._checker.settle()
-            after, result.leaks = leaks_at_rest(client, before)
+            after, result.leaks = leaks_at_rest(client, before, self._directory)
             result.own, result.at_rest = (own, resource_usage(0)), (before, after)
         self._daemon.stop()
 
@@ -146,7 +151,7 @@ class _Soak:
         options = self._options
         self._wait_for_consumers(interrupted)
         faults = fault_schedule(options.seed, options.seconds, fill_shm=options.fill_shm)
-        targets = Targets(self._daemon, self._consumers, self._shm, client, self._checker)
+        targets = Targets(self._daemon, self._consumers, self._helpers, self._shm, client, self._checker)
         injector = FaultInjector(faults, options.seed, targets)
         self._stack.callback(injector.reverse_all)
         start_s = status_s = time.monotonic()
@@ -156,6 +161,7 @@ class _Soak:
             if now - start_s >= options.seconds and (not injector.pending or late):
                 break
             self._consumers.restart_ended()
+            self._helpers.collect()
             injector.act()
             self._checker.read(_CHECK_S)
             if now >= status_s:

@@ -34,6 +34,8 @@ class FaultKind(Enum):
     TUNE_WORKERS = "number of workers changed"
     TUNE_PREFETCH = "prefetch changed"
     TUNE_MEMORY = "memory limit changed"
+    SLOW_CONSUMER = "slow consumer beside a fast one"
+    FLOOD = "socket flooded by a stranger"
     FILL_SHM = "/dev/shm filled for a while"
 
 
