@@ -1,4 +1,4 @@
-"""Ways to read a stream, behind one interface: `Loader`, an embedded daemon and `serve`."""
+"""Ways to read a stream, behind one interface: `Loader`, an embedded daemon, `serve`, and it without workers."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ class Reader(AbstractContextManager[Any], Protocol):
     def __iter__(self) -> Iterator[Batch]: ...
     def __next__(self) -> Batch: ...
     def get(self, step: int, /) -> Batch: ...
+    @property
+    def closed(self) -> bool: ...
+    def reopen(self) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
 
@@ -92,7 +95,8 @@ def _daemon(served: Mapping[str, Served], workers: int = 2) -> Iterator[Backend]
                 assert process.stdout is not None
                 assert b"serving" in process.stdout.readline()
                 with loader_client.connect(endpoint) as client:
-                    assert sum(worker["state"] == "ready" for worker in client.status()["workers"]) == workers
+                    pids = {worker["pid"] for worker in client.status()["workers"]}
+                    assert pids == {client.daemon_pid} if workers == 0 else len(pids) == workers
                     yield Backend(client.open)
                 process.terminate()
                 assert process.wait(30) == 0
@@ -100,8 +104,13 @@ def _daemon(served: Mapping[str, Served], workers: int = 2) -> Iterator[Backend]
                 process.kill()
 
 
+def _without_workers(served: Mapping[str, Served]) -> AbstractContextManager[Backend]:
+    return _daemon(served, workers=0)
+
+
 BACKENDS: dict[str, Callable[[Mapping[str, Served]], AbstractContextManager[Backend]]] = {
     "Loader": _loaders,
     "LocalService": _embedded,
     "serve": _daemon,
+    "serve without workers": _without_workers,
 }

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from loader_service.contract.batch import Batch
-from loader_service.errors import BuildError, LoaderServiceError
+from loader_service.errors import BuildError, ConsumerClosedError, LoaderServiceError
 from tests.e2e.backends import BACKENDS, Backend, Reader, Served
 
 STREAMS = {
@@ -161,6 +161,50 @@ def test_an_error_comes_at_its_step_with_its_story(
     details = last[-1]
     assert (details["step"], details["slot"], details["index"]) == (step, slot, index)
     assert cause is None or details["cause_type"] == cause
+
+
+def test_after_an_error_the_reader_takes_no_more_steps(backend: Backend) -> None:
+    reader = backend.open("fails_at_9", 8, 20)
+    assert [seen[0] for seen in _until_it_ends(reader)] == ["batch", "error"]
+    for ask in (partial(next, reader), partial(reader.get, 12), partial(next, reader)):
+        with pytest.raises(ConsumerClosedError, match="ended at step 9, whose build failed"):
+            ask()
+    assert reader.closed
+    assert reader.next_step == 9
+    reader.close()
+
+
+def test_a_reader_that_is_opened_again_after_an_error_goes_on_elsewhere(backend: Backend) -> None:
+    with backend.open("fails_at_9", 9, 13) as reader:
+        assert _until_it_ends(reader) == [_failure("fails_at_9", 9)]
+        reader.reopen()
+        assert _attempt(partial(reader.get, 11)) == _right("fails_at_9", 11)
+        assert _until_it_ends(reader) == [_right("fails_at_9", 12), ("end",)]
+
+
+def test_a_reader_that_meets_its_end_or_is_closed_takes_no_more_steps(backend: Backend) -> None:
+    with backend.open("small", 3, 4) as ended:
+        assert _until_it_ends(ended) == [_right("small", 3), ("end",)]
+        assert ended.closed
+        assert _until_it_ends(ended) == [("end",)]
+    with backend.open("small", 3) as closed:
+        assert _attempt(partial(next, closed)) == _right("small", 3)
+    for _ in range(2):
+        closed.close()
+        for ask in (partial(next, closed), partial(closed.get, 12)):
+            with pytest.raises(ConsumerClosedError, match="it was closed"):
+                ask()
+
+
+def test_a_batch_outlives_its_reader_and_cannot_be_written(backend: Backend) -> None:
+    with backend.open("small", 7) as reader:
+        batch = next(reader)
+        images = batch["images"]
+        with pytest.raises(ValueError, match="read-only"):
+            images[0] = 0
+        next(reader).release()
+    assert batch.digest() == _right("small", 7)[-1]
+    assert images.sum() == MADE["small"].build(7)["images"].sum()
 
 
 def test_the_steps_behind_a_failed_one_can_be_read_by_another_reader(backend: Backend) -> None:
