@@ -102,6 +102,7 @@ EVENTS: dict[str, tuple[int, Event]] = {
     ),
     "asks": (60, to_consumer(ask_the_next)),
     "asks ahead": (25, to_consumer(lambda world, consumer, _: world.ask(consumer, demanded=False))),
+    "asks for a run": (12, to_consumer(lambda world, consumer, n: world.ask(consumer, steps=2 + n % 6))),
     "asks for one alone": (6, to_consumer(lambda world, consumer, n: world.ask(consumer, n, alone=True))),
     "jumps": (4, to_consumer(lambda world, consumer, _: world.ask(consumer, jumps=True))),
     "demands": (12, to_consumer(lambda world, consumer, _: world.demand(consumer))),

@@ -18,7 +18,7 @@ END = 2**63
 
 @dataclass
 class Reader:
-    """A consumer that is open. held: lease -> step, of those taken in its lane."""
+    """A consumer that is open. held: lease -> step, of those taken in its lane; run_left: steps yet to be asked for."""
 
     position: int
     options: ConsumerOptions
@@ -26,7 +26,9 @@ class Reader:
     held: dict[int, int] = field(default_factory=dict)
     wanted: int | None = None
     demanded: bool = False
+    demanded_step: int = -1
     asked_until: int = END
+    run_left: int = 0
     split: bool = False
 
     @property
@@ -201,7 +203,7 @@ class ReferenceLanes:
         lane = self.lanes[lane_id]
         if step in lane.leaving:
             lane.leaving.remove(step)
-        elif state == "free":
+        elif state == "free" or step not in lane.window:
             del lane.steps[step]
         else:
             lane.steps[step] = state

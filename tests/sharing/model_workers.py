@@ -7,8 +7,9 @@ before one ahead, and the lanes that demand take turns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from loader_service.errors import EvictedError, LoaderServiceError
 from loader_service.sharing.consumer import Answer, Failure
 from loader_service.sharing.fairness import Limits
 from loader_service.sharing.lane_table import Claim
@@ -114,14 +115,17 @@ class Workers(Account):
             and (spare or not self.pool.is_kept(self.segment_at(lane_id, step)))
         }
 
-    def _receive(self, answers: Iterable[tuple[int, Answer]]) -> None:
-        for consumer, answer in answers:
+    def _receive(self, answers: Sequence[tuple[int, Answer]]) -> None:
+        for place, (consumer, answer) in enumerate(answers):
+            if isinstance(answer, Failure) and isinstance(answer.error, LoaderServiceError):
+                self._is_refused(consumer, answer.step, answer.error)
+                continue
             step = self.waiting[consumer]
             assert answer.step == step
             self.tally[type(answer).__name__] += 1
             if isinstance(answer, Failure):
                 self.reference.stop_waiting(consumer)
-                self.reference.readers[consumer].asked_until = step
+                self.reference.readers[consumer].asked_until, self.reference.readers[consumer].run_left = step, 0
                 assert step in self.errors
                 assert answer.error == ("no bytes of", step)
                 continue
@@ -132,6 +136,52 @@ class Workers(Account):
             self.views[answer.lease_id] = consumer, answer
             self.reference.take(consumer, answer.lease_id, step)
             self.delivered[consumer].append(step)
+            self._run_on(consumer, answers[place + 1 :])
+
+    def _run_on(self, consumer: int, answers: Sequence[tuple[int, Answer]]) -> None:
+        """It asks for the next step of its run, unless it has one batch more than it may keep, or is refused it."""
+        reader = self.reference.readers.get(consumer)
+        held = sum(holder == consumer for holder, _ in self.views.values())
+        if reader is None or not reader.run_left or reader.wanted is not None:
+            return
+        if held > self.lanes.consumers[consumer].max_leases:
+            return
+        self.tally["ran on"] += 1
+        reader.run_left -= 1
+        answer = next((answer for name, answer in answers if name == consumer), None)
+        if not (isinstance(answer, Failure) and isinstance(answer.error, LoaderServiceError)):
+            demanded = reader.position == reader.demanded_step
+            self.reference.wait(consumer, reader.position, demanded, jumps=False)
+
+    def _is_refused(self, consumer: int, step: int, error: LoaderServiceError) -> None:
+        """There was no memory for the next step of its run; one that was split off is put out then."""
+        reader = self.reference.readers[consumer]
+        assert (reader.position, reader.wanted) == (step, None)
+        reader.run_left, reader.asked_until = 0, step
+        if isinstance(error, EvictedError):
+            assert reader.split
+            self.reference.leave(consumer)
+            self._is_put_out(consumer)
+        else:
+            self.reference.refuse(consumer, step, had_lane="has no memory" in error.message)
+
+    def _is_put_out(self, consumer: int) -> None:
+        """What it reads stays with it for ever, and no lease is on it any more."""
+        open_still = consumer in self.position
+        self._forget(consumer)
+        self.put_out |= {consumer} if open_still else set()
+        for lease in [lease for lease, (holder, _) in self.views.items() if holder == consumer]:
+            self.given_up.append(self.views[lease][1])
+            self.memory.given_up.add(self.views[lease][1].placement.segment)
+            self._end_view(lease)
+
+    def _end_view(self, lease: int) -> None:
+        _, grant = self.views.pop(lease)
+        self.memory.readers[grant.placement.segment] -= 1
+
+    def _forget(self, consumer: int) -> None:
+        self.reference.remove(consumer)
+        self.put_out.discard(consumer)
 
     def _begin(self, claim: Claim) -> None:
         """A worker writes: half of the bytes are there."""

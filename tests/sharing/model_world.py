@@ -57,17 +57,19 @@ class World(Workers):
         demanded: bool = True,
         jumps: bool = False,
         alone: bool = False,
+        steps: int = 1,
     ) -> Answer | None:
         """Ask for `step`, by default the next one. Raises MemoryLimitError, then it may ask again, and EvictedError.
 
-        alone: nothing is built for it beyond that step.
+        alone: nothing is built for it beyond that step; steps: how many it asks for, one after the other.
         """
         step = self.position[consumer] if step is None else step
-        was_split = self.reference.readers[consumer].split
+        reader = self.reference.readers[consumer]
+        was_split, reader.run_left = reader.split, 0
         had_room = self.takes(self.prefetch) and not self.limits.max_lanes
         lane_id, goes_to = self.reference.readers[consumer].lane_id, self.reference.stays_in(consumer, step, jumps)
         try:
-            answers = self.lanes.ask(consumer, step, demanded=demanded, jumps=jumps)
+            answers = self.lanes.ask(consumer, step, steps=steps, demanded=demanded, jumps=jumps)
         except EvictedError:
             assert was_split
             assert not had_room
@@ -82,8 +84,9 @@ class World(Workers):
         self.tally["merged"] += goes_to not in (None, lane_id)
         self.tally["jumped"] += jumps and goes_to is None and lane_id is not None
         self.reference.wait(consumer, step, demanded, jumps)
+        reader.run_left, reader.asked_until = steps - 1, step + steps
         self._receive(answers)
-        if not answers or self.reference.readers[consumer].asked_until > step:
+        if steps == 1 and reader.asked_until > step:
             self._asks_until(consumer, step + 1 if alone else END)
         self.check()
         return answers[0][1] if answers else None
@@ -91,15 +94,18 @@ class World(Workers):
     def demand(self, consumer: int) -> None:
         """What the consumer waits for, if it does, it cannot go on without from now on."""
         self.lanes.demand(consumer, self.waiting.get(consumer, -1))
-        if consumer in self.waiting:
-            self.reference.readers[consumer].demanded = True
+        if consumer in self.reference.readers:
+            self.reference.readers[consumer].demanded_step = self.waiting.get(consumer, -1)
+            self.reference.readers[consumer].demanded = consumer in self.waiting
         self.check()
 
     def release(self, consumer: int, lease: int) -> None:
         if lease in self.views and self.views[lease][0] == consumer:
             self._end_view(lease)
             self.reference.release(consumer, lease)
-        assert self.lanes.release(consumer, lease) == []
+        answers = self.lanes.release(consumer, lease)
+        self._run_on(consumer, answers)
+        self._receive(answers)
         self.check()
 
     def release_all(self, *consumers: int) -> None:
@@ -205,7 +211,8 @@ class World(Workers):
             for consumer in self.detached():
                 self.ask_or_be_put_out(consumer)
             self.settle()
-            if not self.views and not self.detached() and self.lanes.due_s() is None:
+            at_rest = not self.views and not self.detached() and self.demanding == self.waiting.keys()
+            if at_rest and self.lanes.due_s() is None:
                 break
         assert not self.views
         for consumer, step in self.waiting.items():
@@ -237,23 +244,3 @@ class World(Workers):
         assert len(self.pool) <= self.prefetch
         assert all(nbytes >= self.pool.segment_bytes for nbytes in self.memory.sizes.values())
         assert not self.memory.given_up & self.memory.sizes.keys()
-
-    # --- within ----------------------------------------------------------------------------------------------
-
-    def _is_put_out(self, consumer: int) -> None:
-        """What it reads stays with it for ever, and no lease is on it any more."""
-        open_still = consumer in self.position
-        self._forget(consumer)
-        self.put_out |= {consumer} if open_still else set()
-        for lease in [lease for lease, (holder, _) in self.views.items() if holder == consumer]:
-            self.given_up.append(self.views[lease][1])
-            self.memory.given_up.add(self.views[lease][1].placement.segment)
-            self._end_view(lease)
-
-    def _end_view(self, lease: int) -> None:
-        _, grant = self.views.pop(lease)
-        self.memory.readers[grant.placement.segment] -= 1
-
-    def _forget(self, consumer: int) -> None:
-        self.reference.remove(consumer)
-        self.put_out.discard(consumer)
