@@ -82,7 +82,7 @@ class Lane:
         member.position, member.wanted, member.demanded = step, step, demanded
         if cursor == self.base or step < self.base:
             self._advance()
-        member.blocked = not self.can_come(step) and any(
+        member.blocked = step >= self.base + len(self.ring.slots) and any(
             one.cursor == self.base for one in self.members.values() if one is not member
         )
 
@@ -113,7 +113,10 @@ class Lane:
         end = min(self.window.stop, asked_until)
         while self._frontier < end and self.ring.state(self._frontier) is not SlotState.FREE:
             self._frontier += 1
-        yield from filter(self.can_claim, range(self._frontier, end))
+        slots = self.ring.slots
+        for step in range(self._frontier, end):
+            if slots[step % len(slots)].state is SlotState.FREE:
+                yield step
 
     def demands(self) -> list[int]:
         """Return the steps that members cannot go on without and that can be built now, oldest first."""
@@ -122,15 +125,13 @@ class Lane:
 
     def build_ended(self, step: int) -> None:
         """Look again at `step`, whose build has ended in whatever state: free it if nobody wants it any more."""
-        if step not in self.window:
+        if not self.base <= step < self.base + len(self.ring.slots):
             self.ring.free(step)
-        elif self.ring.state(step) is SlotState.FREE:
-            self._frontier = min(self._frontier, step)
 
     def lose(self, step: int) -> None:
-        """Let a step be claimed again that stands ready and cannot be had any more, but by those who hold it."""
+        """Let a step be claimed again that cannot be had any more, but by those who hold it."""
         self.ring.free(step)
-        self._frontier = min(self._frontier, step)
+        self._frontier = max(self.base, min(self._frontier, step))
 
     def _advance(self) -> None:
         base = min((member.cursor for member in self.members.values()), default=self.base)

@@ -73,7 +73,7 @@ class Ring:
 
     def claim(self, step: int, placement: Placement) -> Slot:
         """Begin a build of `step`."""
-        slot = self.of(step)
+        slot = self.slots[step % len(self.slots)]
         if slot.state is not SlotState.FREE:
             raise IntegrityError(f"step {step} was claimed while its slot {slot.place} is {slot.state}")
         slot.state, slot.step, slot.placement = SlotState.BUILDING, step, placement
@@ -130,7 +130,7 @@ class Ring:
         return [slot for slot in self.slots if slot.state is SlotState.BUILDING and slot.step not in steps]
 
     def _end_build(self, step: int, new: SlotState, content: Any) -> None:
-        slot = self.of(step)
+        slot = self.slots[step % len(self.slots)]
         if slot.step != step or slot.state is not SlotState.BUILDING:
             raise IntegrityError(f"step {step} ended its build, and slot {slot.place} is {slot}")
         slot.state, slot.content = new, content

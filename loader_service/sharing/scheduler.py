@@ -70,18 +70,12 @@ class RingScheduler:
     ) -> None:
         limits = limits or Limits()
         self.pool = pool
+        self.prefetch = prefetch
         self.rings = LaneTable(prefetch, pool, limits.max_lanes)
+        self.lanes = self.rings.lanes
         self.consumers: dict[int, Consumer] = {}
         self.fairness = Fairness(self.rings, self.consumers, limits.evict_after_s)
         self._lease_ids = iter(count() if lease_ids is None else lease_ids)
-
-    @property
-    def prefetch(self) -> int:
-        return self.rings.prefetch
-
-    @property
-    def lanes(self) -> dict[int, Lane]:
-        return self.rings.lanes
 
     # --- consumers ---------------------------------------------------------------------------------------
 
@@ -102,7 +96,14 @@ class RingScheduler:
         return opened
 
     def ask(
-        self, consumer_id: int, step: int, *, steps: int = 1, demanded: bool = True, jumps: bool = False
+        self,
+        consumer_id: int,
+        step: int,
+        *,
+        steps: int = 1,
+        kept: Collection[int] | None = None,
+        demanded: bool = True,
+        jumps: bool = False,
     ) -> Answers:
         """Let the consumer wait for `step` and those after it, instead of what it waited for before.
 
@@ -110,6 +111,7 @@ class RingScheduler:
             consumer_id: an open consumer.
             step: the first step.
             steps: how many steps, at least 1.
+            kept: the leases that it has; all others of it have ended. None: they are as known.
             demanded: it cannot go on without the first, so others who keep it from being built block it.
             jumps: it would rather go into another lane than wait for what it holds itself.
 
@@ -126,6 +128,8 @@ class RingScheduler:
         if asking.evicted:
             raise EvictedError(asking.evicted)
         asking.end_run()
+        if kept is not None and (lost := asking.leases.keys() - kept):
+            self.release(consumer_id, *lost)
         self._wait_for(asking, step, demanded, jumps)
         asking.run_left, asking.asked_until = steps - 1, step + steps
         return self._answers_to(asking)
@@ -156,7 +160,7 @@ class RingScheduler:
             self._end_lease(known, lease_id)
         if known.closed and not known.leases:
             del self.consumers[consumer_id]
-        return self._run_on(known) if known.goes_on else []
+        return self._answers_to(known) if known.goes_on else []
 
     def end_run(self, consumer_id: int, kept: Collection[int]) -> None:
         """Forget what the consumer waits for, and end all its leases but `kept`. An unknown consumer is ignored."""
@@ -244,6 +248,7 @@ class RingScheduler:
         lane = self.lanes[claim.lane_id]
         if not (lane.ring.leaving and self.rings.dismiss(claim)):
             lane.ring.abort(claim.step)
+            lane.lose(claim.step)
             self._after_build(lane, claim.step)
 
     def retune(self, prefetch: int) -> None:
@@ -253,13 +258,15 @@ class RingScheduler:
         if prefetch < least:
             raise ArgumentError(f"prefetch is {prefetch}; for what open consumers may hold it must be at least {least}")
         self.rings.retune(prefetch)
+        self.prefetch = prefetch
 
     # --- within ------------------------------------------------------------------------------------------
 
     def _wait_for(self, asking: Consumer, step: int, demanded: bool, jumps: bool) -> None:
         """Let the consumer want `step`, in its lane or another. Raises as `_change`."""
-        lane = self.rings.of(asking)
-        if lane is None or (jumps and lane.keeps_out(asking, step)) or not self._stays(asking, lane, step):
+        lane = None if asking.lane_id is None else self.lanes[asking.lane_id]
+        jumps = jumps and lane is not None and bool(asking.held_steps) and lane.keeps_out(asking, step)
+        if lane is None or jumps or not self._stays(asking, lane, step):
             lane = self._change(asking, step)
         lane.want(asking, step, demanded)
 
@@ -268,9 +275,10 @@ class RingScheduler:
 
         It leaves where it meets an older lane.
         """
-        failed = lane.ring.state(asking.position) is SlotState.FAILED  # then its next step is the one after it
-        if step not in (asking.position, asking.position + failed) and step not in lane.window:
-            return False
+        if step != asking.position and step not in lane.window:
+            failed = lane.ring.state(asking.position) is SlotState.FAILED  # then its next step is the one after it
+            if not (failed and step == asking.position + 1):
+                return False
         if len(self.lanes) == 1:
             return True
         met = self.rings.holding(step)
@@ -331,34 +339,33 @@ class RingScheduler:
         return answers
 
     def _answers_to(self, asking: Consumer) -> Answers:
-        """Return the answer to the step that the consumer waits for, if it is ready, and to its run after it."""
-        answer = self._answer(asking)
-        if answer is None:
-            return []
-        return [(asking.consumer_id, answer), *(self._run_on(asking) if asking.goes_on else ())]
+        """Return the answers to what the consumer waits for, and to its run, as far as they are ready.
 
-    def _run_on(self, asking: Consumer) -> Answers:
-        """Ask for the steps that follow, as far as the consumer's leases allow."""
+        It asks for the step that follows as long as its leases allow.
+        """
         answers: Answers = []
-        while asking.goes_on:
-            step = asking.position
-            asking.run_left -= 1
-            try:
-                self._wait_for(asking, step, step == asking.demanded_step, jumps=False)
-                answer = self._answer(asking)
-            except LoaderServiceError as error:
-                asking.end_run()
-                answer = Failure(step, error)
-            if answer is not None:
-                answers.append((asking.consumer_id, answer))
+        while asking.wanted is not None or asking.goes_on:
+            if asking.wanted is None:
+                asking.run_left -= 1
+                try:
+                    self._wait_for(asking, asking.position, asking.position == asking.demanded_step, jumps=False)
+                except LoaderServiceError as error:
+                    answers.append((asking.consumer_id, Failure(asking.position, error)))
+                    asking.end_run()
+                    break
+            answer = self._answer(asking)
+            if answer is None:
+                break
+            answers.append((asking.consumer_id, answer))
         return answers
 
     def _answer(self, asking: Consumer) -> Answer | None:
         """Return what the consumer waits for, if that is ready in its lane: it is leased then."""
-        lane, step = self.rings.of(asking), asking.wanted
-        assert lane is not None  # only members wait
+        step = asking.wanted
+        assert asking.lane_id is not None  # only members wait
         assert step is not None  # for a step
-        slot = lane.ring.of(step)
+        lane = self.lanes[asking.lane_id]
+        slot = lane.ring.slots[step % len(lane.ring.slots)]
         if slot.step != step or slot.placement is None:
             return None
         if slot.state is SlotState.FAILED:

@@ -190,7 +190,10 @@ class SegmentPool:
 
     def is_writable(self, segment: str) -> bool:
         """Return whether the next batch is built into it: it may be written, and is not far larger than needed."""
-        return not self.is_kept(segment) and self._segments[segment].nbytes <= 2 * self.segment_bytes
+        known = self._segments.get(segment)
+        if known is None or known.abandoned or self._leases[segment] or known.nbytes > 2 * self.segment_bytes:
+            return False
+        return not self.is_lost(segment)
 
     def is_lost(self, segment: str) -> bool:
         """Return whether its name is gone: it is given up then, and retired as soon as nobody reads it."""

@@ -250,10 +250,12 @@ class Broker:
             raise ProtocolError(f"a get message asks for {message.steps} steps; it must ask for at least 1")
         route = self.consumers[consumer_id]
         route.reply_to, lanes = None, route.stream.lanes
-        lanes.end_run(consumer_id, message.holds)
         if route.consumer.closed:
+            lanes.end_run(consumer_id, message.holds)
             self._forget_if_done(route)
-        answers = lanes.ask(consumer_id, message.step, steps=message.steps, demanded=message.demanded, jumps=True)
+        answers = lanes.ask(
+            consumer_id, message.step, steps=message.steps, kept=message.holds, demanded=message.demanded, jumps=True
+        )
         route.reply_to = identity, message.request
         self._deliver(answers)
 
