@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 import re
 import subprocess
 import sys
+import threading
+import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -93,6 +96,12 @@ class Segment(Point):
     def __init__(self, x: int, length: int) -> None:
         super().__init__(x)
         object.__setattr__(self, "length", length)
+
+
+def slotted(gain: int) -> Slotted:
+    thing = Slotted()
+    thing.gain = gain
+    return thing
 
 
 def bare(**attributes: Any) -> Bare:
@@ -177,6 +186,11 @@ DIFFERENT: list[list[Any]] = [
     [bare(), bare(gain=1), bare(gain=2), Bare],
     [[1].index, [2].index],
     [Point(1), Point(2), Segment(1, 5), Segment(1, 6)],
+    [1j, -1j, complex(-0.0, 1), [0.0, 1.0]],
+    [range(3), range(1, 3), range(0, 3, 2), [0, 1, 2]],
+    [Fraction(1, 2), Fraction(1, 3)],
+    [slotted(1), slotted(2)],
+    [np.add, np.multiply],
 ]
 
 
@@ -213,12 +227,6 @@ def local_object() -> object:
     return Local()
 
 
-def slotted() -> Slotted:
-    thing = Slotted()
-    thing.gain = 1
-    return thing
-
-
 @pytest.mark.parametrize(
     "vague",
     [
@@ -227,11 +235,7 @@ def slotted() -> Slotted:
         local_object(),
         type(local_object()),
         functools.partial(local_function(), 1),
-        slotted(),
-        np.add,
-        Fraction(1, 2),
-        2j,
-        range(3),
+        np.frompyfunc(len, 1, 1),
         np.array([object()]),
     ],
     ids=lambda vague: type(vague).__name__,
@@ -301,3 +305,120 @@ def test_what_holds_itself_is_refused() -> None:
     cycle.append(cycle)
     with pytest.raises(FingerprintError, match="RecursionError"):
         describe(cycle)
+
+
+@dataclass
+class FromEnvironment:
+    """An InitVar is an argument that no field keeps."""
+
+    root: InitVar[str] = "data"
+    size: int = 3
+
+    def __post_init__(self, root: str) -> None:
+        self.places = [root] * self.size
+
+
+class Root:
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+
+class Branch(Root):
+    """Its own constructor takes nothing; what its base gets comes from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__(os.environ["FINGERPRINT_ROOT"])
+
+
+class Blind(Root):
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        del self.root
+
+
+class HandsOn(Root):
+    def __init__(self, size: int, **others: Any) -> None:
+        super().__init__(**others)
+        self.size = size
+
+
+class Seeing:
+    """Keeps its argument, and what it found with it; a lock cannot be described, and need not be."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.found = os.environ["FINGERPRINT_ROOT"]
+        self.lock = threading.Lock()
+
+
+def test_an_argument_that_only_post_init_sees_is_refused() -> None:
+    with pytest.raises(FingerprintError, match="keeps no attribute for its argument 'root'"):
+        describe(FromEnvironment("a"))
+
+
+def test_arguments_of_base_classes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for root in ("a", "b"):
+        monkeypatch.setenv("FINGERPRINT_ROOT", root)
+        found.append(describe(Branch()))
+    assert found[0] != found[1]
+    assert found[0]["arguments"] == {"root": "a"}
+    assert describe(HandsOn(1, root="a"))["arguments"] == {"size": 1, "root": "a"}
+    with pytest.raises(FingerprintError, match="keeps no attribute for its argument 'root'"):
+        describe(Blind("a"))
+
+
+def test_what_an_object_found_beside_its_arguments_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for root in ("a", "b"):
+        monkeypatch.setenv("FINGERPRINT_ROOT", root)
+        found.append(describe(Seeing(3)))
+    assert found[0]["attributes"] == {"found": "a", "lock": {"undescribed": "_thread:lock"}}
+    assert found[1]["attributes"]["found"] == "b"
+
+
+LONG: list[Any] = [
+    [f"image_{place}.png" for place in range(10**5)],
+    [{"path": f"{place}", "label": place} for place in range(10**4)],
+    {f"{place}": place for place in range(10**5)},
+    {f"{place}" for place in range(10**5)},
+    tuple(PurePosixPath(f"{place}") for place in range(10**4)),
+    "x" * 10**6,
+    b"x" * 10**6,
+    10**10000,
+    [["x" * 200] * 60] * 60,
+    np.zeros(10**6),
+    Keeper(1, "x" * 10**6),
+    [Keeper(place, "a") for place in range(200)],
+]
+
+
+@pytest.mark.parametrize("value", LONG, ids=lambda value: type(value).__name__)
+def test_the_description_of_a_long_value_is_short(value: Any) -> None:
+    description = describe(value)
+    assert len(json.dumps(description)) < 5000
+    assert describe(value) == description
+
+
+def test_another_item_of_a_long_value_is_another_description() -> None:
+    names = [f"image_{place}.png" for place in range(10**5)]
+    assert describe(names) != describe([*names[:-1], "image_x.png"])
+    assert describe(dict.fromkeys(names, 1)) != describe(dict.fromkeys(names, 2))
+    assert describe(set(names)) != describe(set(names[:-1]))
+
+
+def test_more_objects_than_can_be_described_in_a_bounded_time_are_refused() -> None:
+    with pytest.raises(FingerprintError, match="at a bounded cost"):
+        describe([Keeper(1, "a")] * 100_001)
+
+
+def test_a_mapped_file_of_a_gibibyte_is_described_at_once(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "data", np.uint8, "w+", shape=(1 << 30,))
+    tracemalloc.start()
+    try:
+        description = describe(mapped)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    mapped[-1] = 1
+    assert describe(mapped) != description

@@ -44,8 +44,8 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"dataset": SyntheticLines(300)}, "dataset.arguments.count: 256 here, 300 there"),
     ({"dataset": SyntheticLines(300)}, "dataset.length: 256 here, 300 there"),
     ({"dataset": SyntheticLines(256, height=16)}, "dataset.arguments.height: 32 here, 16 there"),
-    ({"dataset": ConcatDataset([SyntheticLines(256)])}, '"loader_service.data.concat:ConcatDataset" there'),
-    ({"transform": keep}, f'transform: null here, {{"function": "{__name__}:keep"}} there'),
+    ({"dataset": ConcatDataset([SyntheticLines(256)])}, '"loader_service.data:ConcatDataset" there'),
+    ({"transform": keep}, f'transform: null here, {{"function": "{__name__}:keep", "code": '),
     ({"transform": keep}, 'shard_padding: "global" here, "own" there'),
     ({"collator": ImageBatchCollator(8, 0.0, GainOffset())}, "collator.arguments.width_multiple: 4 here, 8 there"),
     ({"collator": ImageBatchCollator(4, 0.5, GainOffset())}, "collator.arguments.pad_value: 0.0 here, 0.5 there"),
@@ -56,9 +56,9 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"collator": ImageBatchCollator(4)}, f"{AUGMENTED}: {{"),
     (
         {"collator": ImageBatchCollator(4, 0.0, Blur())},
-        f'{AUGMENTED}.class: "loader_service.core.augment:GainOffset"',
+        f'{AUGMENTED}.class: "loader_service.augment:GainOffset"',
     ),
-    ({"collator": StackCollator()}, 'collator.class: "loader_service.core.collate.line_images:ImageBatch'),
+    ({"collator": StackCollator()}, 'collator.class: "loader_service:ImageBatch'),
     ({"collator": StackCollator()}, 'collator.arguments.name: nothing here, "data" there'),
     ({"version": "1"}, 'version: nothing here, "1" there'),
 ]

@@ -44,6 +44,7 @@ PURE = {
 PURE |= {"json", "math", "operator", "re", "reprlib", "traceback", "types", "typing", "numpy", "loader_service"}
 """What contract and sharing may import: nothing that sees files, clocks, processes, threads or chance."""
 EXCEPTIONS = {
+    "loader_service.contract.content": {"os"},  # os.fspath alone
     "loader_service.contract.fingerprint": {"os", "sys"},  # os.fspath, sys.modules alone
     "loader_service.contract.layout": {"ml_dtypes"},  # where a batch has a type of its
     "loader_service.contract.buffers": {"threading"},  # scratch memory of each thread

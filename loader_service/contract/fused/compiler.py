@@ -82,6 +82,7 @@ class Kernel:
         self.function, self.signature = function, signature
         self._in_python, self._compile = in_python or function, compiler
         self._compiled: Any = None
+        self.__wrapped__ = function
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__module__, self.__doc__ = function.__module__, function.__doc__
         if signature is not None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader_service.contract.checks import checked_float, checked_sequence, set_fields
+from loader_service.contract.fingerprint import function_digest
 from loader_service.contract.fused.compiler import Kernel, compile_function
 from loader_service.contract.fused.edits import EDIT
 from loader_service.contract.rng import SampleRng
@@ -43,7 +44,7 @@ class ImageKernel(Kernel):
                 f"{self.__module__}:{self.__qualname__} is no function at module level, so no other process can tell "
                 "it apart from another of that name; move it there, or give the stream a `version`"
             )
-        return f"{self.__module__}:{self.__qualname__}"
+        return f"{self.__module__}:{self.__qualname__} {function_digest(self.__wrapped__)}"
 
 
 @dataclass(frozen=True)
