@@ -23,7 +23,6 @@ words = st.integers(0, 2**64 - 1)
 
 
 @given(words)
-@settings(deadline=None)
 def test_every_operation_is_rounded_to_float32(key: int) -> None:
     pixels = np.linspace(-2, 2, 24, dtype=np.float32).reshape(2, 3, 4)
     rng = SampleRng(key)
@@ -37,7 +36,6 @@ def test_every_operation_is_rounded_to_float32(key: int) -> None:
 
 
 @given(words)
-@settings(deadline=None)
 def test_the_gain_stays_in_its_range(key: int) -> None:
     image = np.array([[[0, 1]]], np.float32)
     GainOffset(offset_deviation=0)(image, SampleRng(key))
@@ -97,7 +95,7 @@ def test_the_bits_are_the_known_ones(augmentation: Any) -> None:
 
 @each
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=8))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_numbers_drawn_for_many_at_once_are_those_of_each(augmentation: Any, keys: list[int]) -> None:
     drawn = augmentation.draw(RngArray(np.array(keys, np.uint64)))
     assert len(drawn) == augmentation.draws
@@ -193,7 +191,7 @@ def test_shear_moves_each_row_by_whole_columns(key: int, largest: float) -> None
 
 
 @given(st.integers(0, 2**64 - 1), st.floats(0, 1), st.integers(1, 20), st.integers(1, 20))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_erase_fills_one_rectangle_no_larger_than_allowed(key: int, largest: float, height: int, width: int) -> None:
     filled = edited(Erase(largest, fill=1), np.zeros((2, height, width), np.float32), key)
     rows, columns = filled[0].any(axis=1).nonzero()[0], filled[0].any(axis=0).nonzero()[0]

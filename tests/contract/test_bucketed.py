@@ -51,7 +51,7 @@ def test_the_plan_is_the_known_one(case: dict[str, Any]) -> None:
 
 
 @given(some_lengths, st.integers(1, 20), st.integers(1, 5), st.booleans(), st.integers(0, 2**64 - 1))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_plans_are_what_the_text_says(
     lengths: list[int], batch_size: int, pool_batches: int, drop_last: bool, epoch: int
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -28,7 +28,6 @@ def idle(pool: BufferPool) -> int:
 
 
 @given(st.integers(0, 2**40))
-@settings(deadline=None)
 def test_size_classes_cover_what_is_asked_and_waste_at_most_an_eighth(nbytes: int) -> None:
     size = size_class(nbytes)
     assert max(nbytes, 4096) <= size <= max(nbytes + nbytes // 8 + 1, 4096)

@@ -49,7 +49,7 @@ def shuffled(seed: int = 8) -> Stream:
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
 @given(step=st.integers(0, 30) | st.integers(0, 2**60))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_rows_are_those_of_the_batch_and_no_sample_is_read(sampler: Sampler, step: int) -> None:
     explanation = Stream(Unreadable(), sampler, StackCollator(), seed=-3).explain(step)
     batch = Stream(range(20), sampler, StackCollator(), seed=-3).build(step)

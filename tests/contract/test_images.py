@@ -39,7 +39,7 @@ def test_grey_pixels_have_the_known_bits(case: dict[str, Any]) -> None:
 
 
 @given(st.integers(0, 9), st.integers(0, 5), st.integers(0, 4), statistics)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_each_grey_pixel_is_the_formula(width: int, height: int, rest: int, given: tuple[float, float]) -> None:
     stride = width + rest
     pixels = pixels_for(height, stride)
@@ -51,7 +51,7 @@ def test_each_grey_pixel_is_the_formula(width: int, height: int, rest: int, give
 
 
 @given(st.integers(0, 6), st.integers(0, 4), st.integers(0, 4), st.tuples(statistics, statistics, statistics))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_each_colour_is_a_plane_with_its_own_mean_and_std(
     width: int, height: int, rest: int, given: tuple[tuple[float, float], ...]
 ) -> None:

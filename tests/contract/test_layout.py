@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loader_service.contract.layout import ALIGNMENT, EACH_ROW, WHOLE, Layout, align, ragged
@@ -30,7 +30,6 @@ junk = st.recursive(
 
 
 @given(st.integers(0, 2**50), st.integers(1, 4096))
-@settings(deadline=None)
 def test_align_gives_the_next_multiple(nbytes: int, unit: int) -> None:
     aligned = align(nbytes, unit)
     assert aligned % unit == 0
@@ -38,7 +37,6 @@ def test_align_gives_the_next_multiple(nbytes: int, unit: int) -> None:
 
 
 @given(plans)
-@settings(deadline=None)
 def test_tensors_are_aligned_in_order_and_apart(planned: Planned) -> None:
     layout = Layout.plan(planned)
     end = 0
@@ -51,7 +49,6 @@ def test_tensors_are_aligned_in_order_and_apart(planned: Planned) -> None:
 
 
 @given(plans, st.data())
-@settings(deadline=None)
 def test_a_layout_survives_the_wire(planned: Planned, data: st.DataObject) -> None:
     """With how rows lie in each tensor."""
     rows = st.sampled_from([EACH_ROW, WHOLE, *(ragged(name) for name, _, _ in planned)])
@@ -85,7 +82,6 @@ def test_rows_that_nothing_explains_are_refused_where_they_are_planned(rows: str
 
 
 @given(plans)
-@settings(deadline=None)
 def test_what_is_written_through_one_view_shows_in_no_other(planned: Planned) -> None:
     layout = Layout.plan(planned)
     views = layout.views(np.zeros(layout.nbytes, np.uint8))
@@ -193,7 +189,6 @@ def test_what_only_compares_equal_to_an_offset_is_none(offset: int) -> None:
 
 
 @given(junk | st.lists(st.tuples(junk, junk, junk, junk, junk).map(list), max_size=3))
-@settings(deadline=None)
 def test_whatever_comes_is_a_layout_or_a_protocol_error(entries: Any) -> None:
     try:
         layout = Layout.from_wire(entries)
@@ -203,7 +198,6 @@ def test_whatever_comes_is_a_layout_or_a_protocol_error(entries: Any) -> None:
 
 
 @given(plans, st.data())
-@settings(deadline=None)
 def test_one_changed_field_gives_a_usable_layout_or_an_error(planned: Planned, data: st.DataObject) -> None:
     entries = Layout.plan(planned).to_wire()
     if not entries:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -84,7 +84,6 @@ def test_tensors_stand_in_the_order_of_the_contract() -> None:
     pad_value=st.sampled_from([0.0, -1.5, 7.0]),
     augment=st.booleans(),
 )
-@settings(deadline=None)
 def test_no_byte_of_an_earlier_batch_shows_through(
     widths: list[int], lengths: list[int], multiple: int, pad_value: float, augment: bool
 ) -> None:

@@ -51,7 +51,7 @@ def test_the_draws_are_the_known_ones(case: dict[str, Any]) -> None:
 
 
 @given(sources, st.integers(1, 40), st.integers(-(2**63), 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_each_slot_is_drawn_as_the_text_says(
     pairs: list[tuple[int, float]], batch_size: int, seed: int, epoch: int, step: int
 ) -> None:

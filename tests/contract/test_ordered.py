@@ -58,7 +58,7 @@ def test_the_shuffled_order_is_the_known_one(case: dict[str, Any]) -> None:
 
 @both
 @given(n=sizes, batch_size=st.integers(1, 70), epoch=st.integers(0, 2**63))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_an_epoch_holds_every_index_once(make: Make, n: int, batch_size: int, epoch: int) -> None:
     sampler = make(n, batch_size, drop_last=False)
     batches = whole_epoch(sampler, epoch)
@@ -69,7 +69,7 @@ def test_an_epoch_holds_every_index_once(make: Make, n: int, batch_size: int, ep
 
 @both
 @given(n=sizes, batch_size=st.integers(1, 70), epoch=st.integers(0, 2**63))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_drop_last_leaves_out_only_the_short_batch(make: Make, n: int, batch_size: int, epoch: int) -> None:
     if n < batch_size:
         with pytest.raises(ArgumentError, match="no full batch"):

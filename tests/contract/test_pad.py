@@ -27,7 +27,7 @@ X = np.zeros(3, np.float32)
     pad_value=st.sampled_from([0, -100, 7]),
     tail=st.sampled_from([(), (2,), (0,), (1, 3)]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_sequences_are_padded_to_a_multiple_of_the_longest(
     lengths: list[int], multiple: int, pad_value: int, tail: tuple[int, ...]
 ) -> None:

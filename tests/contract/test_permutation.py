@@ -56,13 +56,12 @@ def test_it_is_a_bijection_around_every_power_of_two(n: int) -> None:
 
 
 @given(st.integers(1, 2000), keys)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_it_is_a_bijection_for_any_key(n: int, key: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(n), n, key)), np.arange(n))
 
 
 @given(st.data(), st.sampled_from([2, 3, 1000, 10**12, 2**40 + 1, 2**62 - 1, 2**63 - 1, 2**63]), keys)
-@settings(deadline=None)
 def test_the_inverse_leads_back_where_n_is_too_large_to_list(data: st.DataObject, n: int, key: int) -> None:
     position = data.draw(st.integers(0, n - 1))
     image = permute(position, n, key)
@@ -71,7 +70,6 @@ def test_the_inverse_leads_back_where_n_is_too_large_to_list(data: st.DataObject
 
 
 @given(st.data(), st.integers(1, 2**63), keys)
-@settings(deadline=None)
 def test_an_array_goes_where_its_elements_go(data: st.DataObject, n: int, key: int) -> None:
     positions = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
     images = permute(np.array(positions, np.uint64), n, key)

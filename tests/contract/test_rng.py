@@ -32,7 +32,6 @@ def test_mix_gives_the_known_values_for_ints_and_for_arrays() -> None:
 
 
 @given(st.lists(words, min_size=0, max_size=20))
-@settings(deadline=None)
 def test_mix_of_an_array_is_mix_of_its_elements(states: list[int]) -> None:
     assert mix(np.array(states, np.uint64)).tolist() == [mix(x) for x in states]
 
@@ -54,7 +53,6 @@ def test_derive_gives_the_known_keys(case: dict[str, Any]) -> None:
 
 
 @given(words, counters, counters, st.lists(words, max_size=9), st.integers(0, 200))
-@settings(deadline=None)
 def test_keys_of_many_slots_are_the_keys_of_each(
     seed: int, epoch: int, step: int, slots: list[int], stream: int
 ) -> None:
@@ -64,7 +62,6 @@ def test_keys_of_many_slots_are_the_keys_of_each(
 
 
 @given(st.integers(-(2**63), -1), counters)
-@settings(deadline=None)
 def test_a_negative_seed_means_its_twos_complement(seed: int, epoch: int) -> None:
     assert derive(seed, epoch, 1, 2, 3) == derive(seed + 2**64, epoch, 1, 2, 3)
 
@@ -80,14 +77,12 @@ def test_one_generator_gives_the_known_numbers_in_order(case: dict[str, Any]) ->
 
 
 @given(words)
-@settings(deadline=None)
 def test_the_generator_is_mix_of_a_counter(key: int) -> None:
     rng = SampleRng(key)
     assert [rng.next_u64() for _ in range(3)] == [mix(key + i * 0x9E3779B97F4A7C15) for i in range(3)]
 
 
 @given(words)
-@settings(deadline=None)
 def test_a_normal_is_twelve_singles_summed_left_to_right_in_float32_minus_six(key: int) -> None:
     rng, total = SampleRng(key), np.float32(0)
     for _ in range(12):
@@ -98,7 +93,6 @@ def test_a_normal_is_twelve_singles_summed_left_to_right_in_float32_minus_six(ke
 
 
 @given(words, st.integers(1, 2**64))
-@settings(deadline=None)
 def test_numbers_stay_in_their_ranges(key: int, n: int) -> None:
     rng = SampleRng(key)
     assert 0 <= rng.next_single() < 1
@@ -108,7 +102,6 @@ def test_numbers_stay_in_their_ranges(key: int, n: int) -> None:
 
 
 @given(words)
-@settings(deadline=None)
 def test_an_int_below_2_to_the_64_is_the_word_itself(key: int) -> None:
     assert SampleRng(key).next_int(2**64) == SampleRng(key).next_u64()
 
@@ -136,7 +129,7 @@ def array(values: list[int]) -> NDArray[np.uint64]:
 
 
 @given(key_lists, st.lists(st.sampled_from(["next_u64", "next_single", "next_double", "next_normal"]), max_size=5))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_method_gives_what_each_generator_gives(keys: list[int], methods: list[str]) -> None:
     many, single = RngArray(array(keys)), [SampleRng(key) for key in keys]
     for method in methods:
@@ -156,7 +149,7 @@ def test_numbers_have_the_dtypes_of_the_contract() -> None:
 
 
 @given(st.lists(st.tuples(words, bounds), max_size=12))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_ints_of_mixed_bounds_are_those_of_each_generator(pairs: list[tuple[int, int]]) -> None:
     keys, limits = [key for key, _ in pairs], [limit for _, limit in pairs]
     many, single = RngArray(array(keys)), [SampleRng(key) for key in keys]
@@ -228,7 +221,7 @@ def test_a_block_is_what_one_generator_gives_in_a_row(key: int, count: int) -> N
 
 
 @given(words)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_block_of_any_key_is_repeated_drawing(key: int) -> None:
     rng = SampleRng(key)
     assert counter_block(key, np.empty(9, np.uint64)).tolist() == [rng.next_u64() for _ in range(9)]

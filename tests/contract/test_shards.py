@@ -128,7 +128,6 @@ def test_the_padding_of_shards_is_declared_and_part_of_the_fingerprint(name: str
 
 
 @given(st.integers(1, 300), st.integers(1, 300))
-@settings(deadline=None)
 def test_rows_of_all_ranks_follow_one_another(batch_size: int, world: int) -> None:
     rows = [Shard(rank, world).rows(batch_size) for rank in range(world)]
     assert [row for part in rows for row in part] == list(range(batch_size))
@@ -267,7 +266,7 @@ plans = st.lists(
 
 
 @given(st.lists(st.integers(0, 4), max_size=9), st.integers(1, 12), plans, st.sampled_from(["i1", "u1", "i4", "u8"]))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_the_parts_of_all_ranks_make_the_batch(
     lengths: list[int], world: int, planned: list[tuple[str, list[int], str]], dtype: str
 ) -> None:

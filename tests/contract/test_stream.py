@@ -182,7 +182,7 @@ def test_an_error_of_the_allocator_passes_through_unchanged() -> None:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_batch_does_not_depend_on_what_was_built_before(steps: list[int]) -> None:
     digests = [STREAM.build(step).digest() for step in steps]
     twin = pickle.loads(pickle.dumps(STREAM))
@@ -190,7 +190,7 @@ def test_a_batch_does_not_depend_on_what_was_built_before(steps: list[int]) -> N
 
 
 @given(st.integers(0, 10**12))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_any_step_has_its_place_in_an_epoch(step: int) -> None:
     batch = STREAM.build(step)
     assert (batch.epoch, batch.step_in_epoch) == divmod(step, STREAM.steps_per_epoch)
@@ -198,7 +198,7 @@ def test_any_step_has_its_place_in_an_epoch(step: int) -> None:
 
 
 @given(st.integers(0, 60))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_used_memory_gives_the_bytes_of_fresh_memory(step: int) -> None:
     layout = STREAM.layout(step)
     memory = np.full(layout.nbytes + 999, 0xFF, np.uint8)

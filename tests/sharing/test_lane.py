@@ -202,7 +202,7 @@ def test_a_held_step_beyond_the_new_window_leaves_the_ring_and_its_holder_keeps_
     assert lane.base == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(SIZES), st.data())
 def test_base_is_the_oldest_cursor_and_rises_whatever_the_members_do(prefetch: int, data: st.DataObject) -> None:
     lane, leases = lane_of(prefetch), dict[int, tuple[Consumer, int]]()

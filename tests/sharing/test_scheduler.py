@@ -43,7 +43,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=60)
 
 
 @pytest.mark.parametrize("prefetch", PREFETCH)

@@ -34,7 +34,7 @@ CONTAINER = read_vectors("container")
 FILES = [bytes.fromhex(case["hex"]) for case in CONTAINER["files"]]
 words = st.integers(0, 2**64 - 1)
 seeds = st.integers(-(2**63), 2**64 - 1)
-some = settings(deadline=None, max_examples=100)
+some = settings(max_examples=100)
 
 
 @given(words, st.lists(st.sampled_from([1, 2, 3, 2**31, 2**32, 2**63 + 1, 2**64 - 1, 2**64]) | words, max_size=6))
@@ -197,7 +197,7 @@ changes = st.lists(
 
 
 @given(file=st.sampled_from(FILES), changes=changes)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_any_file_is_read_or_refused_with_the_same_code(
     tmp_path_factory: Any, file: bytes, changes: list[tuple[str, int, bytes]]
 ) -> None:
@@ -242,7 +242,7 @@ known_types = st.sampled_from([case["type"] for case in CONTAINER["files"]])
 
 
 @given(texts | known_types, st.integers(0, 30), texts)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_any_text_is_a_type_or_none_for_both(text: str, place: int, more: str) -> None:
     for one in (text, text[:place] + more + text[place:], text[:place] + text[place + 1 :]):
         try:
@@ -262,7 +262,7 @@ numbers = (
 
 
 @given(st.sampled_from([0, 1, 2]), st.lists(st.tuples(numbers, numbers), max_size=3), st.integers(-1, 300))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_any_values_are_written_alike_or_refused_with_the_same_code(
     tmp_path_factory: Any, enc: int, pairs: list[tuple[float, float]], token: int
 ) -> None:

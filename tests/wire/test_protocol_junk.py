@@ -49,13 +49,12 @@ def decodes_or_is_refused(frames: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=64), max_size=4))
-@settings(deadline=None)
 def test_any_frames_end_in_a_message_or_a_protocol_error(frames: list[bytes]) -> None:
     decodes_or_is_refused(frames)
 
 
 @given(st.binary(max_size=256))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_payload_ends_in_a_message_or_a_protocol_error(payload: bytes) -> None:
     decodes_or_is_refused([VERSION + payload])
 
@@ -64,7 +63,7 @@ edits = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=3), st.intege
 
 
 @given(st.sampled_from(EXAMPLES), edits)
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_a_mutated_message_ends_in_a_message_or_a_protocol_error(
     message: Message, edits: list[tuple[int, bytes, int]]
 ) -> None:
@@ -84,7 +83,7 @@ junk = st.recursive(
 
 
 @given(st.sampled_from(EXAMPLES), st.data())
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=250)
 def test_any_values_in_the_fields_end_in_a_message_or_a_protocol_error(message: Any, data: st.DataObject) -> None:
     changes = data.draw(st.dictionaries(st.sampled_from([f.name for f in fields(message)] or ["extra"]), junk))
     decodes_or_is_refused([VERSION + packed(message, **changes)])

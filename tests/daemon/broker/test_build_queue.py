@@ -294,7 +294,7 @@ events = st.lists(st.tuples(kinds, st.integers(1, 3), st.integers(0, 6), st.inte
 
 
 @given(events)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_messages_in_any_order_leave_the_broker_whole(events: list[tuple[str, int, int, int]]) -> None:
     world = AnyOrder()
     for event in events:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loader_service.daemon.config.load import Config
@@ -119,7 +119,6 @@ plain = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=4), plain, max_size=4))
-@settings(deadline=None)
 def test_plain_arguments_reach_the_factory_unchanged(args: dict[str, Any]) -> None:
     config = Config.of({"streams": {"train": {"factory": "a:b", "args": args}}})
     carried = Config.of(json.loads(json.dumps(config.to_mapping()))).streams["train"].args
