@@ -121,9 +121,15 @@ class LocalService:
         command = [sys.executable, "-P", "-m", "loader_service.daemon.server.embedded", str(theirs.fileno())]
         with theirs:
             self._connection = ours
-            self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, process_group=0
+                )
+            except OSError as error:
+                raise WorkerStartError(
+                    f"no process can be started for the daemon: {error}; loader_service.Loader builds the same batches "
+                    "in this process"
+                ) from error
         ours.sendall(line)
 
     def _await_ready(self) -> None:

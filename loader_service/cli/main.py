@@ -76,9 +76,14 @@ def _set(arguments: argparse.Namespace) -> int:
             raise ConfigurationError(f"{text!r} is no setting; write NAME=VALUE, such as workers=4 or prefetch=16")
         settings[name] = _number(value)
     with loader_client.connect(arguments.endpoint, timeout_s=arguments.timeout) as client:
-        client.tune(arguments.stream, **settings)
+        client.tune(_as_utf8(arguments.stream) if arguments.stream else None, **settings)
     say(f"loader-service: set {', '.join(arguments.settings)}")
     return 0
+
+
+def _as_utf8(text: str) -> str:
+    """Return an argument as it was typed, whatever encoding the locale says; configurations are UTF-8."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
 def _number(text: str) -> int | float | str:
@@ -108,11 +113,12 @@ def _explain(arguments: argparse.Namespace) -> int:
     from loader_service.daemon.workers.factory import load_stream
 
     config = Config.load(arguments.config)
-    stream = config.streams.get(arguments.stream)
+    name = _as_utf8(arguments.stream)
+    stream = config.streams.get(name)
     if stream is None:
-        raise ConfigurationError(f"there is no stream {arguments.stream!r}; the file has {', '.join(config.streams)}")
+        raise ConfigurationError(f"there is no stream {name!r}; the file has {', '.join(config.streams)}")
     sys.path[:0] = config.server.import_paths
-    explanation = load_stream(arguments.stream, stream.factory, stream.args).explain(arguments.step)
+    explanation = load_stream(name, stream.factory, stream.args).explain(arguments.step)
     place = {name: getattr(explanation, name) for name in ("step", "epoch", "step_in_epoch")}
     if arguments.json:
         print(json.dumps(place | {"slots": explanation.table()}, indent=2))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["open_pidfd", "pid_namespace", "start_time"]
+__all__ = ["memory_image", "open_pidfd", "pid_namespace", "start_time"]
 
 
 def pid_namespace() -> int:
@@ -39,3 +39,17 @@ def start_time(pid: int) -> int | None:
         return None
     state, *fields = content.rpartition(b")")[2].split()
     return None if state in (b"Z", b"X") else int(fields[18])
+
+
+def memory_image(pid: int) -> tuple[int, ...]:
+    """Return where the program of `pid` lies in its memory: another place once it has executed another one (execve).
+
+    Empty where that cannot be seen: /proc shows it to the same user only.
+    """
+    try:
+        content = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ()
+    fields = content.rpartition(b")")[2].split()[23:26]  # startcode, endcode, startstack: fields 26 to 28 of proc(5)
+    image = tuple(map(int, fields))
+    return image if any(image[:1]) and image[-1] else ()

@@ -7,13 +7,17 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from loader_service.wire.process import open_pidfd, pid_namespace, start_time
+from loader_service.wire.process import memory_image, open_pidfd, pid_namespace, start_time
 
 SLEEPER = "import sys; print('up', flush=True); sys.stdin.read()"
 RENAMED = "import sys; open('/proc/self/comm', 'wb').write(b'\\xff) R 1 (\\xc3'); " + SLEEPER
+
+
+PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
 
 
 def started(code: str) -> subprocess.Popen[bytes]:
@@ -104,3 +108,25 @@ def test_where_proc_is_missing_the_namespace_is_unknown(monkeypatch: pytest.Monk
     namespace = pid_namespace()
     monkeypatch.undo()
     assert namespace == 0
+
+
+def test_the_memory_image_of_a_process_changes_with_its_program_alone(child: subprocess.Popen[bytes]) -> None:
+    before = memory_image(child.pid)
+    assert before != ()
+    assert memory_image(child.pid) == before
+    assert memory_image(os.getpid()) != before
+    again = f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {SLEEPER!r}])"
+    process = subprocess.Popen([sys.executable, "-c", f"print('up', flush=True); input(); {again}"], **PIPES)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    first = memory_image(process.pid)
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"up\n"
+    assert memory_image(process.pid) not in ((), first)
+    ended(process)
+
+
+def test_no_process_has_no_memory_image() -> None:
+    assert memory_image(2**31 - 1) == ()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from loader_service.daemon.ports import EventSource
 from loader_service.errors import ConsumerClosedError, ProtocolError, ServiceClosedError
 from loader_service.wire.messages import Hello, Open, Stop, Tune
-from loader_service.wire.process import open_pidfd, pid_namespace
+from loader_service.wire.process import memory_image, open_pidfd, pid_namespace
 
 __all__ = ["Client", "Clients", "token_of"]
 
@@ -42,10 +42,17 @@ class Client:
     identity: bytes
     pid: int
     pidfd: int | None
+    image: tuple[int, ...] = ()
     consumers: dict[int, int] = field(default_factory=dict)
     newest: int = 0
     skipped: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)
+
+    @property
+    def runs_another_program(self) -> bool:
+        """Whether its process has called execve since its Hello, as far as that can be seen."""
+        now = memory_image(self.pid) if self.image else ()
+        return bool(now) and now != self.image
 
     @property
     def sockets(self) -> tuple[bytes, bytes]:
@@ -112,7 +119,8 @@ class Clients:
                 f"{_MAX_OF_A_PROCESS}, and all together {_MAX_CLIENTS}: close some"
             )
         visible = hello.pid_namespace == pid_namespace() != 0
-        client = Client(identity, hello.pid, open_pidfd(hello.pid) if visible else None)
+        image = memory_image(hello.pid) if visible else ()
+        client = Client(identity, hello.pid, open_pidfd(hello.pid) if visible else None, image)
         self._known[token] = client
         if client.pidfd is not None:
             self._loop.watch(client.pidfd, lambda: self.lose(client))
@@ -137,11 +145,13 @@ class Clients:
             raise ServiceClosedError(f"the daemon that this {message.kind} was meant for is gone, and another is here")
 
     def unsure(self) -> list[Client]:
-        """List those that have to be asked whether they are there: unseen ones, and idle ones, who may have just gone.
+        """List those that have to be asked whether they are there.
 
-        One whose process lives and that has consumers here is there, whatever its connections are.
+        They are those that cannot be seen, idle ones, who may have just gone, and those whose process has executed
+        another program, with which its connections ended. Any other whose process lives is there, whatever its
+        connections are.
         """
-        return [client for client in self if client.pidfd is None or not client.consumers]
+        return [one for one in self if one.pidfd is None or not one.consumers or one.runs_another_program]
 
     def lose(self, client: Client) -> None:
         """The client's process has ended."""

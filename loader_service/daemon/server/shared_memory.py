@@ -21,7 +21,7 @@ import signal
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, spawn
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,9 @@ def start_resource_tracker() -> None:
     Main thread only. Python's own precautions are against SIGINT and SIGTERM (multiprocessing.resource_tracker).
     """
     try:
+        executable = os.fsdecode(spawn.get_executable())
+        if not os.access(executable, os.X_OK):  # ensure_running would not notice
+            raise FileNotFoundError(errno.ENOENT, "the interpreter cannot be started", executable)
         with ignored_by_children((signal.SIGHUP, *IGNORED)):
             resource_tracker.ensure_running()
     except OSError as error:  # no process can be started: what it would be told goes nowhere
