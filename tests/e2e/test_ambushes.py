@@ -112,7 +112,7 @@ def test_a_plain_install_explains_and_demonstrates(tmp_path: Path) -> None:
         "import sys; sys.modules |= dict.fromkeys(['msgspec', 'rich', 'PIL']); from loader_service.cli.main import main"
     )
     for arguments in (["explain", str(tmp_path / "l.toml"), "s", "0"], ["demo", "--steps", "5"]):
-        command = [sys.executable, "-c", f"{code}sys.exit(main(sys.argv[1:]))", *arguments]
+        command = [sys.executable, "-c", f"{code}; sys.exit(main(sys.argv[1:]))", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
         assert (done.returncode, done.stderr) == (0, "")
 

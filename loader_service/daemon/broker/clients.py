@@ -50,7 +50,7 @@ class Client:
 
     @property
     def runs_another_program(self) -> bool:
-        """Whether its process has called execve since its Hello, as far as that can be seen."""
+        """True if its process has called execve since its Hello, as far as that can be seen."""
         now = memory_image(self.pid) if self.image else ()
         return bool(now) and now != self.image
 
