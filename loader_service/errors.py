@@ -152,7 +152,7 @@ class BuildError(LoaderServiceError):
     ) -> None:
         where = "" if slot is None else f" at slot {slot}"
         where += "" if index is None else f" (dataset index {index})"
-        if not message and step is not None:
+        if isinstance(message, str) and not message and step is not None:
             message = f"step {step} could not be built{where}: {cause_type}: {cause_message}"
         super().__init__(message)
         self.step, self.slot, self.index = step, slot, index

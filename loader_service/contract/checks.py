@@ -218,7 +218,7 @@ def checked_integers(name: str, values: Any) -> NDArray[np.integer]:
 
 
 def _as_array(name: str, values: Any) -> NDArray[Any]:
-    if not hasattr(values, "__array__") or isinstance(values, type):
+    if not _has(values, "__array__") or isinstance(values, type):
         return _plain_integers(name, values)
     try:
         return np.asanyarray(values)

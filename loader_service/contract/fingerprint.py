@@ -241,7 +241,7 @@ class _Describer:
         return described
 
     def _others(self, state: dict[str, Any], arguments: dict[str, Any], path: str) -> dict[str, Any]:
-        """The other attributes of an object; one without a description, such as a lock or a model, is told by its class."""
+        """The other attributes of an object; one that has no description, such as a lock, is told by its class."""
         others: dict[str, Any] = {}
         for name, item in state.items():
             if name not in arguments and name.removeprefix("_") not in arguments:

@@ -230,9 +230,12 @@ class Layout:
 
 
 def _iterated(tensors: Iterable[Planned]) -> list[Planned]:
-    if isinstance(tensors, str | bytes) or not isinstance(tensors, Iterable):
-        raise ArgumentError(f"tensors is {shown(tensors)}; it must be a list of (name, dtype, shape)")
-    return list(tensors)
+    try:
+        if not isinstance(tensors, str | bytes | type):
+            return list(tensors)
+    except TypeError:  # nothing that can be iterated over
+        pass
+    raise ArgumentError(f"tensors is {shown(tensors)}; it must be a list of (name, dtype, shape)")
 
 
 def _planned(given: Any, offset: int) -> TensorSpec:

@@ -187,13 +187,19 @@ def counter_block(key: int, out: NDArray[np.uint64], room: NDArray[np.uint64] | 
     >>> counter_block(0, np.empty(2, np.uint64))
     array([16294208416658607535,  7960286522194355700], dtype=uint64)
     """
-    for name, array in (("out", out), ("room", out if room is None else room)):
-        if not isinstance(array, np.ndarray) or array.dtype != np.uint64 or array.ndim != 1 or array.size != out.size:
-            raise ArgumentError(f"{name} is {shown(array)}; it must be an array of uint64, [{np.size(out)}]")
+    room = _checked_words("room", room) if room is not None else np.empty_like(_checked_words("out", out))
+    if room.size != _checked_words("out", out).size:
+        raise ArgumentError(f"room has {room.size} numbers and out {out.size}; they must have as many")
     out[...] = _GAMMA
     np.add.accumulate(out, out=out)  # (i + 1) GAMMA, modulo 2^64
     out += np.uint64(checked_int("key", key) & MASK64)
     return _finalise_array(out, room)
+
+
+def _checked_words(name: str, array: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint64 or array.ndim != 1 or not array.flags.writeable:
+        raise ArgumentError(f"{name} is {shown(array)}; it must be a writeable array of uint64, [N]")
+    return array
 
 
 class SampleRng:
@@ -326,7 +332,7 @@ class RngArray:
 
     def _bounds(self, n: int | NDArray[np.integer] | Sequence[int]) -> NDArray[np.uint64] | None:
         """One bound for each generator, uint64 [N]; None for 2^64, below which every draw lies."""
-        if not (isinstance(n, list | tuple) or (hasattr(n, "__array__") and np.ndim(n))):
+        if not (isinstance(n, list | tuple) or (isinstance(n, np.ndarray) and n.ndim)):
             number = checked_int("n", n, 1, 2**64)
             return None if number == 2**64 else np.full(len(self), number, np.uint64)
         bounds = checked_integers("n", n)

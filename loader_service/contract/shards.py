@@ -50,7 +50,12 @@ class Shard:
         return cls(*shard)
 
     def rows(self, batch_size: int) -> range:
-        """The rows of this rank in a batch of `batch_size` rows; may be none."""
+        """Find the rows of this rank in a batch of `batch_size` rows, an integer of at least 0; there may be none.
+
+        Raises:
+            ArgumentError: `batch_size` is none.
+        """
+        batch_size = checked_int("batch_size", batch_size, 0)
         return range(self.rank * batch_size // self.world, (self.rank + 1) * batch_size // self.world)
 
     def cut(self, layout: Layout, tensors: Mapping[str, NDArray[Any]], batch_size: int) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.contract.checks import MAX_BATCH_SIZE, MAX_N, checked_float, checked_int, checked_sequence
+from loader_service.contract.checks import (
+    MAX_BATCH_SIZE,
+    MAX_N,
+    checked_float,
+    checked_indices,
+    checked_int,
+    checked_sequence,
+)
 from loader_service.contract.rng import STREAM_MIXING, RngArray, derive_slots
 from loader_service.errors import ArgumentError
 
@@ -98,4 +105,4 @@ class MixingSampler:
     def sources(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The source that each dataset index belongs to, int64 [B]."""
         ends = np.cumsum(self.sizes, dtype=np.uint64)
-        return np.searchsorted(ends, indices.astype(np.uint64), side="right")
+        return np.searchsorted(ends, checked_indices("indices", indices, self.n).astype(np.uint64), side="right")
