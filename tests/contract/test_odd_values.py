@@ -1,4 +1,4 @@
-"""Every public name of the contract meets odd values: each is taken as its equal Python value, or refused by an error."""
+"""Every public name of the contract meets odd values: each is taken as its equal Python value, or refused."""
 
 from __future__ import annotations
 

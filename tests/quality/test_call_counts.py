@@ -1,4 +1,4 @@
-"""The three hottest ways are short: measured while they run, compared with the aims of docs/architecture.md."""
+"""The three hottest ways stay as short as docs/architecture.md says: measured while they run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def counts() -> dict[str, dict[str, Any]]:
     return measured
 
 
-@pytest.mark.parametrize(("way", "functions", "files"), [("next", 20, 6)])
-def test_a_way_is_no_longer_than_its_aim(
+@pytest.mark.parametrize(("way", "functions", "files"), [("next", 20, 6), ("get", 20, 6), ("built", 33, 8)])
+def test_a_way_is_no_longer_than_it_is_said_to_be(
     counts: dict[str, dict[str, Any]], way: str, functions: int, files: int
 ) -> None:
     count = counts[way]
