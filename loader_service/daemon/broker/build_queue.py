@@ -194,7 +194,7 @@ class BuildQueue:
 
     def _explained(self, _worker_id: int, told: Explained) -> Answers:
         task = self._tasks[told.task]
-        story = self._crashes.told(task.stream.name, task.claim.step, told.indices, told.rows)
+        story = self._crashes.add_samples(task.stream.name, task.claim.step, told.indices, told.rows)
         if story:
             _log.warning("%s has %s", task.where, story, extra=task.fields)
         return []

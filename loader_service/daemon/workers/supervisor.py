@@ -278,23 +278,23 @@ class Supervisor:
     def _reap(worker: WorkerProcess) -> Crash:
         return Crash(worker.ended(), worker.stack(), bool(worker.hung))
 
-    def _end(self, worker: WorkerProcess, death: Crash) -> None:
+    def _end(self, worker: WorkerProcess, crash: Crash) -> None:
         tasks, worker.tasks = worker.tasks, []
         worker.deaths, worker.streak = worker.deaths + 1, worker.streak + 1
-        worker.crashes.append(death)
+        worker.crashes.append(crash)
         worker.failed_starts += not worker.ready and not (worker.served and _passes(worker))
         self._disconnect(worker)
-        stack = f"\n{death.stack}" if death.stack and not death.hung else ""  # that of one that hung is in the log
+        stack = f"\n{crash.stack}" if crash.stack and not crash.hung else ""  # that of one that hung is in the log
         again = f"; {len(tasks)} steps are built again" if tasks else ""
-        _log.warning("%s%s%s", death.how, again, stack, extra={"worker": worker.number, "pid": worker.pid})
+        _log.warning("%s%s%s", crash.how, again, stack, extra={"worker": worker.number, "pid": worker.pid})
         if self.events is not None:
-            self.events.worker_died(worker.number, tasks, death)
+            self.events.worker_died(worker.number, tasks, crash)
         if worker.leaving:
             self._remove(worker)
         elif not worker.given_up:
             self._loop.after(self._backoff_s(worker), lambda: self._spawn(worker))
         elif all(one.given_up for one in self.workers if not one.leaving):
-            self._start_events.workers_gone(death.how)
+            self._start_events.workers_gone(crash.how)
 
     @staticmethod
     def _backoff_s(worker: WorkerProcess) -> float:

@@ -45,7 +45,7 @@ class Ward:
 
     def __init__(self) -> None:
         self.timer, self.told = FakeTimer(), list[tuple[str, float, str]]()
-        self.hangs = Watchdog(self.timer, self)
+        self.watchdog = Watchdog(self.timer, self)
 
     def hung(self, worker: Suspected, elapsed_s: float, stack: str) -> None:
         assert worker.killed == 0
@@ -53,25 +53,25 @@ class Ward:
 
     def unkillable(self, worker: Suspected) -> None:
         self.told.append(("unkillable", 0.0, ""))
-        self.hangs.end(worker)
+        self.watchdog.end(worker)
 
 
 def test_one_that_is_overdue_is_asked_for_its_stack_and_killed_once_that_is_whole() -> None:
     ward, worker = Ward(), Suspected()
-    ward.hangs.begin(worker, 10.0)
+    ward.watchdog.begin(worker, 10.0)
     ward.timer.pass_time(9.9)
     assert worker.asked == 0
     ward.timer.pass_time(1.0)
     assert (worker.asked, worker.killed) == (1, 1)
     assert ward.told == [("worker 0 (pid 1)", 10.2, "whole")]
-    ward.hangs.end(worker)
+    ward.watchdog.end(worker)
     ward.timer.pass_time(100.0)
     assert (worker.killed, len(ward.told), ward.timer.wanted) == (1, 1, [])
 
 
 def test_one_that_gives_no_stack_is_killed_without_and_replaced_where_that_does_not_end_it() -> None:
     ward, worker = Ward(), Suspected([""])
-    ward.hangs.begin(worker, 10.0)
+    ward.watchdog.begin(worker, 10.0)
     ward.timer.pass_time(11.5)
     assert (worker.killed, ward.told) == (1, [("worker 0 (pid 1)", 11.0, "")])
     ward.timer.pass_time(10.0)
@@ -80,10 +80,10 @@ def test_one_that_gives_no_stack_is_killed_without_and_replaced_where_that_does_
 
 def test_one_that_ends_its_step_while_it_is_asked_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     ward, worker = Ward(), Suspected([""])
-    ward.hangs.begin(worker, 10.0)
+    ward.watchdog.begin(worker, 10.0)
     ward.timer.pass_time(10.5)
     assert worker.asked == 1
-    ward.hangs.begin(worker, 10.0)
+    ward.watchdog.begin(worker, 10.0)
     ward.timer.pass_time(9.0)
     assert (worker.killed, ward.told) == (0, [])
     assert caplog.messages == ["worker 0 (pid 1) was done after more than 10.0 s, before it was killed"]
@@ -95,21 +95,21 @@ def test_one_that_ends_its_step_while_it_is_asked_goes_on(caplog: pytest.LogCapt
 def test_a_shorter_time_after_a_longer_one_counts_at_once_and_a_longer_one_after_it_later() -> None:
     """A worker has minutes for its start and perhaps seconds for a step."""
     ward, worker = Ward(), Suspected()
-    ward.hangs.begin(worker, 100.0)
+    ward.watchdog.begin(worker, 100.0)
     ward.timer.pass_time(1.0)
-    ward.hangs.begin(worker, 5.0)
+    ward.watchdog.begin(worker, 5.0)
     ward.timer.pass_time(4.0)
-    ward.hangs.begin(worker, 200.0)
+    ward.watchdog.begin(worker, 200.0)
     ward.timer.pass_time(199.0)
     assert worker.asked == 0
-    ward.hangs.begin(worker, 5.0)
+    ward.watchdog.begin(worker, 5.0)
     ward.timer.pass_time(6.0)
     assert (worker.killed, len(ward.told)) == (1, 1)
 
 
 def test_without_a_limit_nothing_is_watched() -> None:
     ward, worker = Ward(), Suspected()
-    ward.hangs.begin(worker, 0.0)
+    ward.watchdog.begin(worker, 0.0)
     ward.timer.pass_time(1e6)
     assert (worker.asked, ward.timer.armed) == (0, 0)
 
@@ -118,10 +118,10 @@ def test_without_a_limit_nothing_is_watched() -> None:
 def test_each_step_has_its_own_time_and_a_worker_one_timer(times: list[float]) -> None:
     ward, worker = Ward(), Suspected()
     for time_s in times:
-        ward.hangs.begin(worker, 10.0)
+        ward.watchdog.begin(worker, 10.0)
         ward.timer.pass_time(time_s)
         assert len(ward.timer.wanted) == 1
-    ward.hangs.end(worker)
+    ward.watchdog.end(worker)
     ward.timer.pass_time(100.0)
     assert (worker.asked, ward.timer.wanted) == (0, [])
     assert ward.timer.armed <= 1 + sum(times) / 0.01
