@@ -47,7 +47,9 @@ def test_ci_runs_the_readmes_test_command() -> None:
 
 def test_the_test_command_runs_format_lint_types_and_tests() -> None:
     noxfile = (_ROOT / "noxfile.py").read_text(encoding="utf-8")
-    assert 'nox.options.sessions = ["lint", "types", "tests"]' in noxfile
+    sessions = re.search(r"^nox\.options\.sessions = \[(.*)\]$", noxfile, re.MULTILINE)
+    assert sessions is not None
+    assert {"lint", "types", "tests"} <= set(re.findall(r"\w+", sessions[1]))
 
 
 def test_the_example_runs() -> None:
