@@ -1,4 +1,4 @@
-"""A daemon that belongs to another process: one line in, one line out, and it ends with its owner."""
+"""A daemon that belongs to another process: its configuration comes over a socket, and it ends with its owner."""
 
 from __future__ import annotations
 
@@ -7,65 +7,50 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from loader_service.errors import FactoryError, from_record
 
-DEADLINE_S = 60.0
-STREAMS = {"s": {"factory": "loader_service.data:synthetic_lines", "args": {"count": 20, "batch_size": 4}}}
+ROOT = Path(__file__).resolve().parents[3]
 
 
-class Owner:
-    """A daemon's owner, as `LocalService` is one."""
-
-    def __init__(self, directory: Path | None, config: dict[str, Any]) -> None:
-        self.connection, theirs = socket.socketpair()
-        self.connection.settimeout(DEADLINE_S)
-        command = [sys.executable, "-m", "loader_service.daemon.server.embedded", str(theirs.fileno())]
-        with theirs:
-            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-        given = {"config": config, "directory": None if directory is None else str(directory)}
-        self.connection.sendall(json.dumps(given).encode() + b"\n")
-        with self.connection.makefile("rb") as lines:
-            self.said: dict[str, Any] = json.loads(lines.readline())
-
-    def end(self) -> int:
-        self.connection.close()
-        return self.process.wait(DEADLINE_S)
-
-
-@pytest.fixture
-def owners() -> Iterator[list[Owner]]:
-    made: list[Owner] = []
-    yield made
-    for one in made:
-        one.process.kill()
-        one.end()
+@contextmanager
+def embedded(factory: str, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """The process, and its owner's end."""
+    directory.mkdir(mode=0o700)
+    endpoint = f"ipc://{directory}/daemon.sock"
+    server = {"workers": 0, "endpoint": endpoint, "import_paths": [str(ROOT)]}
+    config = {"server": server, "streams": {"s": {"factory": f"tests.daemon.streams:{factory}", "slot_bytes": 4096}}}
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-P", "-m", "loader_service.daemon.server.embedded", str(theirs.fileno())]
+    with ours, subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
+        try:
+            ours.sendall(json.dumps({"config": config, "directory": str(directory)}).encode() + b"\n")
+            yield process, ours
+        finally:
+            process.kill()
 
 
-def config(directory: Path, **streams: Any) -> dict[str, Any]:
-    return {"server": {"workers": 1, "endpoint": f"ipc://{directory}/daemon.sock"}, "streams": streams or STREAMS}
+def said(owner: socket.socket) -> dict[str, Any]:
+    with owner.makefile("rb") as lines:
+        content: dict[str, Any] = json.loads(lines.readline())
+        return content
 
 
-def test_it_says_where_it_serves_and_ends_with_its_owner_and_the_directory_with_it(
-    tmp_path: Path, owners: list[Owner]
-) -> None:
-    directory = tmp_path / "run"
-    owner = Owner(directory, config(directory))
-    owners.append(owner)
-    assert owner.said == {"endpoint": f"ipc://{directory}/daemon.sock"}
-    assert (directory / "daemon.sock").is_socket()
-    assert owner.end() == 0
-    assert not directory.exists()
+def test_it_tells_its_endpoint_and_ends_with_its_owner_and_its_directory_with_it(tmp_path: Path) -> None:
+    with embedded("small", tmp_path / "run") as (process, owner):
+        assert said(owner) == {"endpoint": f"ipc://{tmp_path}/run/daemon.sock"}
+        owner.shutdown(socket.SHUT_RDWR)
+        assert process.wait(60) == 0
+    assert not (tmp_path / "run").exists()
 
 
-def test_what_keeps_it_from_starting_is_said_and_it_ends(tmp_path: Path, owners: list[Owner]) -> None:
-    owner = Owner(None, config(tmp_path / "run", s={"factory": "loader_service.data:no_such_factory"}))
-    owners.append(owner)
-    error = from_record(owner.said["error"])
-    assert isinstance(error, FactoryError)
-    assert "no_such_factory" in error.message
-    assert owner.process.wait(DEADLINE_S) == 1
+def test_it_tells_the_error_that_keeps_it_from_starting(tmp_path: Path) -> None:
+    with embedded("missing", tmp_path / "run") as (process, owner):
+        error = from_record(said(owner)["error"])
+        assert process.wait(60) == 1
+    assert type(error) is FactoryError
+    assert not (tmp_path / "run").exists()

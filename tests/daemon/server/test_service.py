@@ -1,9 +1,10 @@
-"""The daemon as a whole, in this process: it is ready or has failed with one error, and leaves nothing."""
+"""The daemon as a whole, in this process: it is ready, or has failed with one error, and leaves nothing."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,67 +13,69 @@ import pytest
 import loader_client
 from loader_service.daemon.config.load import Config
 from loader_service.daemon.server.service import Service
-from loader_service.errors import FactoryError, LoaderServiceError, MemoryLimitError
+from loader_service.daemon.server.shared_memory import identity
+from loader_service.errors import AlreadyRunningError, FactoryError, LoaderServiceError, MemoryLimitError
 
-STREAM = {"factory": "loader_service.data:synthetic_lines", "args": {"count": 20, "batch_size": 4}, "prefetch": 4}
 
-
-def service(directory: Path, ready: Callable[[str], None], stream: dict[str, Any] = STREAM, **server: Any) -> Service:
-    endpoint = {"endpoint": f"ipc://{directory}/run/daemon.sock", "workers": 1}
-    return Service(Config.of({"server": endpoint | server, "streams": {"s": stream}}), ready)
+def config(directory: Path, factory: str = "small", **server: Any) -> Config:
+    server = {"workers": 0, "endpoint": f"ipc://{directory}/run/x.sock", **server}
+    return Config.of(
+        {"server": server, "streams": {"s": {"factory": f"tests.daemon.streams:{factory}", "prefetch": 2}}}
+    )
 
 
 def left(directory: Path) -> list[str]:
-    return [path.name for path in (directory / "run").iterdir()]
+    """Whatever of the daemon is still there."""
+    segments = [path.name for path in Path("/dev/shm").glob(f"{identity(os.getpid())}-*")]
+    return segments + [path.name for path in directory.rglob("*") if not path.is_dir()]
 
 
-def test_it_serves_tells_its_state_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
-    told: dict[str, Any] = {}
-    clients: list[threading.Thread] = []
+def test_it_serves_until_it_is_told_to_end_and_leaves_nothing(tmp_path: Path) -> None:
+    told: list[object] = []
 
     def use(endpoint: str) -> None:
         with loader_client.connect(endpoint) as client:
-            with client.open("s", start_step=3) as consumer:
-                told["step"] = next(consumer).step
-                told["status"] = client.status()
+            with client.open("s", 0, 3) as consumer:
+                told.extend(batch.step for batch in consumer)
+            told.append([one["name"] for one in client.status()["streams"]])
             client.stop_service()
 
-    def ready(endpoint: str) -> None:
-        clients.append(threading.Thread(target=use, args=(endpoint,)))
-        clients[0].start()
+    threads: list[threading.Thread] = []
 
-    assert service(tmp_path, ready).run() == 0
-    clients[0].join(20)
-    assert told["step"] == 3
-    status = told["status"]
-    assert [stream["name"] for stream in status["streams"]] == ["s"]
-    assert [worker["state"] for worker in status["workers"]] == ["ready"]
-    assert [consumer["stream"] for consumer in status["consumers"]] == ["s"]
-    assert status["memory_bytes"] > 0
+    def ready(endpoint: str) -> None:
+        threads.append(threading.Thread(target=use, args=(endpoint,)))
+        threads[0].start()
+
+    before = signal.getsignal(signal.SIGUSR2)
+    assert Service(config(tmp_path), ready).run() == 0
+    threads[0].join(60)
+    assert told == [0, 1, 2, ["s"]]
     assert left(tmp_path) == []
+    assert signal.getsignal(signal.SIGUSR2) == before
 
 
 @pytest.mark.parametrize(
-    ("stream", "server", "error"),
-    [
-        (STREAM | {"factory": "loader_service.data:no_such_factory"}, {}, FactoryError),
-        (STREAM, {"memory_limit": "4KiB"}, MemoryLimitError),
-    ],
+    ("changes", "error"),
+    [({"factory": "missing"}, FactoryError), ({"memory_limit": 1}, MemoryLimitError)],
 )
-def test_what_keeps_it_from_starting_is_raised_and_nothing_is_left(
-    stream: dict[str, Any], server: dict[str, Any], error: type[LoaderServiceError], tmp_path: Path
+def test_what_keeps_it_from_starting_is_one_error_and_nothing_is_left(
+    tmp_path: Path, changes: dict[str, Any], error: type[LoaderServiceError]
 ) -> None:
-    served: list[str] = []
     with pytest.raises(error):
-        service(tmp_path, served.append, stream, **server).run()
-    assert served == []
+        Service(config(tmp_path, **changes), lambda endpoint: None).run()
     assert left(tmp_path) == []
 
 
-def test_one_that_is_stopped_before_it_is_ready_never_serves(tmp_path: Path) -> None:
-    served: list[str] = []
-    one = service(tmp_path, served.append)
-    one.stop("the test")
-    assert one.run() == 0
-    assert served == []
+def test_one_endpoint_has_one_daemon(tmp_path: Path) -> None:
+    errors: list[LoaderServiceError] = []
+
+    def ready(endpoint: str) -> None:
+        with pytest.raises(AlreadyRunningError) as caught:
+            Service(config(tmp_path), lambda endpoint: None).run()
+        errors.append(caught.value)
+        first.stop("the test is done")
+
+    first = Service(config(tmp_path), ready)
+    assert first.run() == 0
+    assert f"pid {os.getpid()}" in errors[0].message
     assert left(tmp_path) == []
