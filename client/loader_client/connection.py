@@ -10,6 +10,7 @@ import math
 import select
 import warnings
 import weakref
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
 
@@ -22,6 +23,7 @@ from loader_service.contract.checks import (
     checked_int,
     checked_span,
     checked_text,
+    shown,
 )
 from loader_service.contract.shards import Shard
 from loader_service.errors import ArgumentError
@@ -34,6 +36,8 @@ _TIMEOUT_S = 10.0
 _RECONNECT_S = 30.0
 _MAX_PATIENCE_S = 1e6
 _MAX_SECONDS = 1e9
+_MAX_WAIT_S = 2e6
+"""`poll` counts milliseconds in 32 bits."""
 _MAX_HOLD = 65535
 
 
@@ -134,12 +138,10 @@ class Client:
             ArgumentError: the value is no text and no number of 64 bits, or what consumers hold does not allow it.
             MemoryLimitError: `memory_limit` does not allow it.
         """
-        for name, value in settings.items():
-            if not isinstance(value, int | float | str) or (isinstance(value, int) and abs(value) >= 2**63):
-                raise ArgumentError(f"{name} is {value!r}; a setting is a text or a number of at most 64 bits")
+        checked = {name: _checked_setting(name, value) for name, value in settings.items()}
         name = "" if stream is None else checked_text("stream", stream)
         self._connection.request_once(
-            lambda request, incarnation: Tune(request, name, settings, incarnation), Done, "changing settings"
+            lambda request, incarnation: Tune(request, name, checked, incarnation), Done, "changing settings"
         )
 
     def stop_service(self) -> None:
@@ -148,8 +150,13 @@ class Client:
 
     def wait_for_end(self, timeout_s: float) -> bool:
         """Wait until the daemon's process has ended; false where it has not, or cannot be seen from here."""
+        timeout_s = checked_float("timeout_s", timeout_s, 0.0, _MAX_WAIT_S)
         pidfd = self._connection.process_descriptor
-        return pidfd is not None and bool(select.select([pidfd], [], [], timeout_s)[0])
+        if pidfd is None:
+            return False
+        end = select.poll()  # a descriptor above 1023 is too high for `select`
+        end.register(pidfd, select.POLLIN)
+        return bool(end.poll(timeout_s * 1000))
 
     def close(self) -> None:
         """Close the consumers and the connection. Idempotent. Arrays that are alive stay valid."""
@@ -178,6 +185,16 @@ class Client:
             f"a client (of {self.endpoint}) cannot be pickled or copied: its connection belongs to this process; call "
             "loader_client.connect() in the other one"
         )
+
+
+def _checked_setting(name: str, value: Any) -> int | float | str:
+    """A setting as a plain value; the daemon checks which of them its option takes. Raises ArgumentError."""
+    if isinstance(value, str | bool):
+        return value
+    for check in (lambda: checked_int(name, value, -(2**63), 2**63 - 1), lambda: checked_float(name, value)):
+        with suppress(ArgumentError):
+            return check()
+    raise ArgumentError(f"{name} is {shown(value)}; a setting is a text or a finite number of at most 64 bits")
 
 
 def connect(endpoint: str | None = None, *, timeout_s: float = _TIMEOUT_S, reconnect_s: float = _RECONNECT_S) -> Client:

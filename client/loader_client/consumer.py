@@ -195,11 +195,10 @@ class Consumer:
             raise ArgumentError("the state has no step; give what state_dict() returned")
         step = checked_step(state["step"])
         if strict and state.get("fingerprint") != self.fingerprint:
-            theirs = state.get("description")
-            difference = explain_difference(self.description, theirs) if theirs else "its fingerprint is another"
             raise StreamChangedError(
                 f"stream {self.stream!r} is not the one that the state at step {step} was taken from; its batches "
-                f"would be others ({difference}); serve the old stream, or pass strict=False to go on with this one"
+                f"would be others ({_difference(self.description, state.get('description'))}); serve the old stream, "
+                "or pass strict=False to go on with this one"
             )
         self.seek(step)
 
@@ -385,6 +384,13 @@ class Consumer:
     def _end(self, why: str) -> None:
         self._ended = why
         self._subscription.close()
+
+
+def _difference(description: dict[str, Any], theirs: Any) -> str:
+    try:
+        return explain_difference(description, theirs) if theirs else "its fingerprint is another"
+    except Exception:  # a state may hold anything, and only what state_dict() returned can be explained
+        return "its fingerprint is another, and its description is none"
 
 
 def _checked_timeout(timeout_s: float | None) -> float | None:

@@ -20,6 +20,7 @@ from typing import Any
 import zmq
 
 from loader_client.sockets import SocketFactory
+from loader_service.errors import ServiceUnavailableError
 from loader_service.wire.messages import Bye, Close, Message, Release
 from loader_service.wire.protocol import encode
 
@@ -63,10 +64,15 @@ class LeaseBook:
         self._leases: dict[int, dict[int, Lease]] = {}
         self._consumers: dict[int, _ConsumerReference] = {}
         self._closed = False
-        self._thread = threading.Thread(
-            target=self._tell_ends, args=(sockets.new(),), name="loader-client", daemon=True
-        )
-        self._thread.start()
+        socket = sockets.new()
+        self._thread = threading.Thread(target=self._tell_ends, args=(socket,), name="loader-client", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            socket.close(linger=0)
+            raise ServiceUnavailableError(
+                f"no thread can be started for this client ({error}); end some, or raise the limit (`ulimit -u`)"
+            ) from error
 
     def enlist(self, consumer_id: int, consumer: object) -> dict[int, Lease]:
         """Book a consumer, which is closed when it is dropped.

@@ -139,7 +139,9 @@ def test_status_tune_and_stop_are_sent_as_they_were_said(client: Client, daemon:
     settings = [(message.stream, message.settings, message.incarnation) for message in daemon.got(Tune)]
     assert settings == [("s", {"prefetch": 8, "memory_limit": "1GiB"}, 1), ("", {"workers": 2}, 1)]
     assert [message.incarnation for message in daemon.got(Stop)] == [1]
-    for value in (None, [1], 2**63, b"1"):
+    client.tune("s", prefetch=np.int64(8), evict_after_s=np.float64(0.5))
+    assert daemon.got(Tune)[-1].settings == {"prefetch": 8, "evict_after_s": 0.5}
+    for value in (None, [1], b"1", float("nan"), np.complex64(1), object()):
         with pytest.raises(ArgumentError, match="prefetch is"):
             client.tune("s", prefetch=value)
     with pytest.raises(ArgumentError, match="stream is 5"):
@@ -204,6 +206,9 @@ def test_the_end_of_the_daemons_process_is_seen(endpoint: str) -> None:
         assert not client.wait_for_end(0)
         daemon.withheld = {0}
         process.kill()
+        for timeout_s in (None, -1, "1", float("inf"), True):
+            with pytest.raises(ArgumentError, match="timeout_s is"):
+                client.wait_for_end(timeout_s)  # type: ignore[arg-type]  # that is the test
         assert client.wait_for_end(20)
         with pytest.raises(ServiceClosedError, match="its process or connection has ended"):
             next(consumer)

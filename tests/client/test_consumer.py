@@ -161,6 +161,9 @@ def test_a_checkpoint_resumes_at_its_step_and_another_stream_is_refused(client: 
         other = state | {"fingerprint": "0" * 64, "description": {"seed": 4}}
         with pytest.raises(StreamChangedError, match="would be others"):
             consumer.load_state_dict(other)
+        for description in (None, 5, [1], {"a": object()}, object()):
+            with pytest.raises(StreamChangedError):
+                consumer.load_state_dict(other | {"description": description})
         consumer.load_state_dict(other, strict=False)
         junk: list[Any] = [{}, 7, None, "state", {"fingerprint": "f" * 64}]
         for state in junk:
@@ -358,3 +361,11 @@ def test_closing_ends_the_wait_for_a_daemon(client: Client, daemon: FakeDaemon) 
     consumer.close()
     thread.join(20)
     assert len(raised) == 1
+
+
+def test_a_copied_batch_holds_no_lease(client: Client) -> None:
+    with client.open("s", 0, 12, hold_timeout_s=0.05) as consumer:
+        copies = [pickle.loads(pickle.dumps(batch)) for batch in consumer]
+    assert [(batch.step, batch["x"].tolist()) for batch in copies] == [(step, [step, step]) for step in range(12)]
+    with client.open("s", 0, 12, hold_timeout_s=0.05) as consumer:
+        assert [copy.copy(batch)["x"][0] for batch in consumer] == list(range(12))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loader_client import Client
+from loader_client import Client, ServiceUnavailableError, connect
 from loader_client.leases import Lease, LeaseBook
 from loader_client.sockets import SocketFactory
 from loader_service.wire.messages import Bye, Close, Ping, Release
@@ -111,6 +111,17 @@ def test_bye_is_said_when_the_last_memory_dies(daemon: FakeDaemon) -> None:
     del memory
     eventually(lambda: daemon.got(Bye) == [Bye()], "now")
     assert daemon.received.index(Release(3, [1])) < daemon.received.index(Bye())
+
+
+def test_where_no_thread_can_be_started_the_client_is_unavailable(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with pytest.raises(ServiceUnavailableError, match=r"no thread can be started .*; end some, or raise the limit"):
+        connect(endpoint)
 
 
 def test_the_book_throws_away_what_comes_now_and_then(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
