@@ -47,6 +47,8 @@ __all__ = [
 MAX_N = 2**63
 """The most samples that a dataset may have: an index fits int64."""
 MAX_BATCH_SIZE = 2**31 - 1
+_REPR = reprlib.Repr()
+_REPR.maxother = _REPR.maxstring = 120
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 _T = TypeVar("_T")
@@ -57,7 +59,7 @@ def shown(value: Any) -> str:
     try:
         if isinstance(value, np.ndarray) and value.ndim:
             return _described(value)
-        text = reprlib.repr(value)
+        text = _REPR.repr(value)
     except Exception:  # of the value's own code, or an int of more digits than Python prints
         return f"a {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -161,3 +162,51 @@ def test_a_batch_in_used_memory_has_the_bytes_of_one_in_fresh_memory() -> None:
     loader = Loader(stream)
     for step in (20, 0, 7, 41, 0):  # batches of 100 rows and of 48
         assert loader.get(step).digest() == stream.build(step).digest()
+
+
+class Blocks:
+    """A trace function that notes new blocks of a page or more, with the lines of this package that asked for them."""
+
+    def __init__(self) -> None:
+        self._known = {self._place(trace) for trace in self._large()}
+        self._traced = tracemalloc.get_traced_memory()[0]
+        self._looking = False
+        self.found: dict[str, int] = {}
+
+    @staticmethod
+    def _large() -> list[tracemalloc.Trace]:
+        return [trace for trace in tracemalloc.take_snapshot().traces if trace.size >= LIMIT]
+
+    @staticmethod
+    def _place(trace: tracemalloc.Trace) -> tuple[str, int]:
+        return str(trace.traceback), trace.size
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> Any:
+        if self._looking or "loader_service" not in frame.f_code.co_filename:
+            return None
+        self._looking = True
+        if tracemalloc.get_traced_memory()[0] - self._traced >= LIMIT:
+            for trace in self._large():
+                of_dataset = any("/data/" in one.filename for one in trace.traceback)
+                if self._place(trace) not in self._known and not of_dataset:
+                    self.found[str(trace.traceback)] = trace.size
+        self._traced = tracemalloc.get_traced_memory()[0]
+        self._looking = False
+        return self
+
+
+@pytest.mark.parametrize("batch_size", [128, 1024, 2048])
+def test_a_build_takes_no_block_of_a_page_or_more_beyond_its_dataset(batch_size: int) -> None:
+    """The reference workload (R66), looked at line by line."""
+    stream = synthetic_lines(batch_size=batch_size)
+    loader = Loader(stream)
+    tracemalloc.start(6)
+    for step in range(2 * stream.steps_per_epoch + 4):
+        loader.get(step).release()
+    blocks, before = Blocks(), sys.gettrace()
+    sys.settrace(blocks)
+    try:
+        loader.get(stream.steps_per_epoch + 1)
+    finally:
+        sys.settrace(before)
+    assert blocks.found == {}

@@ -1,4 +1,4 @@
-"""Every public name of the contract meets odd values: each is taken as its equal Python value, or refused."""
+"""Public names of the contract meet odd values: each is taken as its equal Python value, or refused by an error."""
 
 from __future__ import annotations
 
