@@ -8,25 +8,24 @@ numbers of `derive(seed, epoch, step_in_epoch, j, 1)`, and it cannot change the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from functools import lru_cache
 from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loader_service.contract.augment import Augmentation, Compose
-from loader_service.contract.buffers import scratch
 from loader_service.contract.checks import MAX_N, checked_callable, checked_float32, checked_int, set_fields
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
 from loader_service.contract.collate.compiled_lines import one_block, segments, write_lines
+from loader_service.contract.collate.numpy_lines import write_images
 from loader_service.contract.fused import compiles
 from loader_service.contract.fused.lines import write_targets
 from loader_service.contract.layout import Layout, align, ragged
 from loader_service.contract.ragged import RaggedImages
-from loader_service.contract.rng import STREAM_AUGMENTATION, RngArray, SampleRng, derive_slots
+from loader_service.contract.rng import SampleRng
 from loader_service.contract.sample import ImageSample
 
 __all__ = ["ImageBatchCollator", "ImageEdit"]
@@ -34,13 +33,6 @@ __all__ = ["ImageBatchCollator", "ImageEdit"]
 ImageEdit = Callable[[NDArray[np.float32], SampleRng], Any]
 """Edits a contiguous float32 [C, H, W] array in place. One that also has `draw(rng)` and `apply(image, *drawn)`, as
 those of `contract.augment`, is drawn for a whole batch at once: the same bits, faster."""
-
-_Image = NDArray[np.float32]
-_Edit = Callable[[_Image, _Image, tuple[Any, ...]], _Image]
-"""`edit(source, room, numbers)`: the edited image, in `room`, [C, H, W] contiguous; or `source` itself."""
-
-_BLOCK_ROWS = 64
-"""Rows whose numbers are drawn together: none of the arrays that this takes is of 4 KiB."""
 
 _INT32 = np.iinfo(np.int32)
 
@@ -96,40 +88,13 @@ class ImageBatchCollator:
         else:
             _write_listed(samples, tensors)
         if edits is None:
-            self._write_images(samples, context, tensors["images"])
+            write_images(samples, context, tensors["images"], self.augmentation, self.pad_value)
         else:
             block = samples if isinstance(samples, RaggedImages) else one_block(samples)
             write_lines(block.values, block.starts, block.widths, context, tensors["images"], edits, self.pad_value)
 
-    def _write_images(self, samples: Sequence[ImageSample], context: BatchContext, images: NDArray[np.float32]) -> None:
-        """In numpy, image by image: on contiguous scratch, which stays in a core's cache, then into the batch."""
-        edit, pad_value = _editor(self.augmentation), np.float32(self.pad_value)
-        room = scratch("augmentation", (images[0].size,))
-        for first in range(0, len(samples), _BLOCK_ROWS):
-            targets = images[first : first + _BLOCK_ROWS]
-            sources = _sources(samples, first, len(targets))
-            numbers = _numbers(self.augmentation, context, first, len(targets))
-            for row, (source, target, drawn) in enumerate(zip(sources, targets, numbers, strict=True), first):
-                target.fill(pad_value)  # all of it: less time than the columns at the right alone
-                try:
-                    edited = edit(source, room[: source.size].reshape(source.shape), drawn)  # room -> [C, H, W_i]
-                except Exception as error:
-                    raise SlotError(row, error) from error
-                target[:, :, : source.shape[2]] = edited
 
-
-def _sources(samples: Sequence[ImageSample], first: int, count: int) -> Iterable[NDArray[np.float32]]:
-    """The images [C, H, W_i] of rows [first, first + count)."""
-    if not isinstance(samples, RaggedImages):
-        return (sample.image for sample in samples[first : first + count])
-    channels, height, values = samples.channels, samples.height, samples.values
-    starts, widths = map(int, samples.starts[first:]), map(int, samples.widths[first : first + count])
-    return (
-        values[start : start + channels * height * width].reshape(channels, height, width)
-        for width, start in zip(widths, starts, strict=False)
-    )
-
-
+@lru_cache(maxsize=1024)
 def _layout(count: int, channels: int, height: int, width: int, targets: int) -> Layout:
     return Layout.plan(
         [
@@ -163,53 +128,6 @@ def _write_listed(samples: Sequence[ImageSample], tensors: Mapping[str, NDArray[
     tensors["target_lengths"][:] = [len(sample.target) for sample in samples]
     np.concatenate([sample.target for sample in samples], out=tensors["targets"], casting="same_kind")
     tensors["labels"][:] = _as_int32("label", [sample.label for sample in samples])
-
-
-def _numbers(augmentation: Any, context: BatchContext, first: int, count: int) -> Iterable[tuple[Any, ...]]:
-    """For each of rows [first, first + count) what its edit takes: numbers drawn for all at once, or the key alone."""
-    if augmentation is None:
-        return repeat((), count)
-    slots = np.arange(context.first_slot + first, context.first_slot + first + count, dtype=np.uint64)
-    keys = derive_slots(context.seed, context.epoch, context.step_in_epoch, slots, STREAM_AUGMENTATION)
-    if not _draws(augmentation):
-        return zip(keys, strict=True)
-    return zip(*augmentation.draw(RngArray(keys)), strict=True) if augmentation.draws else repeat((), count)
-
-
-def _draws(augmentation: Any) -> bool:
-    return getattr(augmentation, "draws", None) is not None and hasattr(augmentation, "apply")
-
-
-def _editor(augmentation: Any) -> _Edit:
-    if augmentation is None:
-        return lambda source, room, drawn: source
-    if isinstance(augmentation, Augmentation | Compose) and _draws(augmentation):
-        apply_from = augmentation.apply_from
-
-        def edit_shipped(source: _Image, room: _Image, drawn: tuple[Any, ...]) -> _Image:
-            apply_from(source, room, *drawn)
-            return room
-
-        return edit_shipped
-
-    def edit(source: _Image, room: _Image, drawn: tuple[Any, ...]) -> _Image:
-        room[...] = source
-        draws = _draws(augmentation)
-        result = augmentation.apply(room, *drawn) if draws else augmentation(room, SampleRng(int(drawn[0])))
-        _check_result(augmentation, result, room)
-        return room
-
-    return edit
-
-
-def _check_result(augmentation: Any, result: Any, image: NDArray[np.float32]) -> None:
-    if isinstance(result, np.ndarray) and result.shape != image.shape:
-        raise ValueError(
-            f"augmentation {augmentation!r} returned an array of shape {list(result.shape)} for an image of "
-            f"{list(image.shape)}; it edits the image in place and cannot change its shape: use a transform"
-        )
-    if isinstance(result, np.ndarray) and result.size and not np.may_share_memory(result, image):
-        raise ValueError(f"augmentation {augmentation!r} returned a new array; it must edit the image in place")
 
 
 def _as_int32(what: str, values: Sequence[Any] | NDArray[np.int64]) -> Any:
