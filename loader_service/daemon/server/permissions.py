@@ -1,8 +1,7 @@
 """Permissions to reach a daemon: its user alone, or the members of a configured group too.
 
-Owns `Permissions`. Invariant: nobody else can enter the socket's directory, connect, or map a segment; and
-members of the
-group can write nothing but to the socket, as connecting demands. Fails with ConfigurationError (no such group, or not
+Owns `Permissions`. Invariant: nobody else can enter the socket's directory, connect, or map a segment; members of the
+group can write to nothing but the socket, as connecting demands. Fails with ConfigurationError (no such group, or not
 one of this user's) and EndpointError (the directory cannot be reached by the group).
 """
 

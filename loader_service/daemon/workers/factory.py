@@ -23,9 +23,17 @@ _loading = 0
 
 
 def load_stream(name: str, factory: str, args: dict[str, Any], caught: type[BaseException] = Exception) -> Stream:
-    """Import `factory` ("module:callable"), call it with `args`, and check what it returns. Raises FactoryError.
+    """Import a factory, call it, and check what it returns.
 
-    caught: which exceptions of the user's code become one; a worker, which nobody interrupts, gives BaseException.
+    Args:
+        name: of the stream, for errors.
+        factory: "module:callable".
+        args: the keyword arguments of the call.
+        caught: the exceptions of the user's code that become a FactoryError; a worker, which nobody interrupts, gives
+            BaseException.
+
+    Raises:
+        FactoryError: it cannot be imported or called, or returns no Stream; the message names stream and factory.
     """
     global _loading
     _loading += 1
