@@ -104,7 +104,7 @@ def _segments() -> set[str]:
 
 
 def _is_ours(name: str, processes: dict[int, str], shares: bool) -> bool:
-    """Whether a segment that came meanwhile is this session's, or nobody's and nobody `shares` the machine with it."""
+    """Return whether a segment that came meanwhile is this session's, or nobody's and nobody `shares` the machine."""
     try:
         pid, started = (int(part, 36) for part in name.split("-")[1:3])
     except ValueError:

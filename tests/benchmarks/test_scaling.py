@@ -1,4 +1,4 @@
-"""What is varied in the measurements of scaling: each value makes a case, and each stream has the size that it says."""
+"""Axes of the measurements of scaling: each value makes a case, and each stream has the size that it says."""
 
 from __future__ import annotations
 

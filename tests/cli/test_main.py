@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> str:
 
 
 def exit_code(*arguments: str) -> int | str | None:
-    """Of a command that argparse ends."""
+    """Return the exit code of a command that argparse ends."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     return ended.value.code

@@ -1,4 +1,4 @@
-"""What `status` prints for people."""
+"""Tables that `status` prints for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loader_service.cli.table import print_status
 
 
 def status(**stream: Any) -> dict[str, Any]:
-    """Of a daemon with one stream and two workers."""
+    """Status of a daemon with one stream and two workers."""
     counts = {"built": 7, "failed": 0, "delivered": 9, "verify": 0, "verified": 0, "impure": 0, "unverified": 0}
     one = {"name": "train", "steps_per_epoch": 10, "prefetch": 4, "segment_bytes": 4096, "lanes": [], **counts}
     worker = {"pid": 17, "state": "ready", "tasks": 1, "built": 3, "deaths": 0, "last_death": ""}

@@ -64,7 +64,7 @@ def in_one_block(samples: Sequence[ImageSample]) -> RaggedImages:
 def tensors_of(
     mode: CompiledMode, collator: Collator[Any], samples: Sequence[Any], first_slot: int = 0, fill: int = 0xFF
 ) -> dict[str, NDArray[Any]]:
-    """What the collator makes in this mode, in memory that holds `fill` before, between bytes that must stay."""
+    """Build what the collator makes in this mode, in memory that holds `fill` before, between bytes that must stay."""
     set_compiled(mode)
     context = BatchContext(-9, 3, 4, np.arange(len(samples)), first_slot=first_slot)
     layout = collator.plan(samples, context)

@@ -1,4 +1,4 @@
-"""What is compiled, beside numpy and the scalar reading of the rules: for an environment with numba (extra `fast`).
+"""Compiled builds, beside numpy and the scalar reading of the rules: for an environment with numba (extra `fast`).
 
 `nox -s compiled` makes one, and runs the tests of the contract and the data room in it too: there they are built by
 kernels. Elsewhere this folder is not collected.

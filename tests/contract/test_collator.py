@@ -1,4 +1,4 @@
-"""What a collator may know of its batch, and how it names the sample that does not fit."""
+"""The place of a batch, as a collator knows it, and how it names the sample that does not fit."""
 
 from __future__ import annotations
 

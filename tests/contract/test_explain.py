@@ -1,4 +1,4 @@
-"""Where the rows of a batch come from: told without reading a sample, and the same as in the batch."""
+"""Origin of the rows of a batch: told without reading a sample, and the same as in the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between two streams, in words; and an empty text exactly where their fingerprints are equal."""
+"""Differences between two streams, in words; and an empty text exactly where their fingerprints are equal."""
 
 from __future__ import annotations
 

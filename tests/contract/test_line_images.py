@@ -157,7 +157,7 @@ def test_an_augmentation_sees_its_own_image_and_leaves_the_sample_alone() -> Non
 
 
 def replace_any(sample: ImageSample, **changes: Any) -> ImageSample:
-    """What a dataset without type checks may give."""
+    """Samples that a dataset without type checks may give."""
     return replace(sample, **changes)
 
 

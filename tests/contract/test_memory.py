@@ -56,7 +56,7 @@ def _growth(loader: Loader, step: int) -> int:
 
 
 def large_blocks(loader: Loader, steps: range) -> list[tracemalloc.StatisticDiff]:
-    """Where blocks of `LIMIT` bytes or more were left in use by building `steps`."""
+    """Find where blocks of `LIMIT` bytes or more were left in use by building `steps`."""
     tracemalloc.start(10)
     loader.get(steps.start)
     before = tracemalloc.take_snapshot()

@@ -345,7 +345,7 @@ def test_the_layout_of_every_collator_can_be_cut(name: str, world: int, step: in
 @pytest.mark.parametrize("name", [name for name, padding in PADDING.items() if padding in ("global", "none")])
 @pytest.mark.parametrize("world", range(1, B + 3))
 def test_a_rank_of_the_service_reads_what_a_rank_in_process_builds(name: str, world: int) -> None:
-    """Where the padding of a shard is that of the whole batch, or there is none."""
+    """Streams whose shards are padded as the whole batch is, or not at all."""
     stream = make_stream(name)
     for step in (0, 6, 13):
         layout, batch = planned_and_built(stream, step)

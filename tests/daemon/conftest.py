@@ -1,4 +1,4 @@
-"""What several test files of the daemon begin with."""
+"""Fixtures of several test files of the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: services, reading processes, waiting with a deadline."""
+"""Helpers of the end-to-end tests: services, reading processes, waiting with a deadline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def service(factory: str, *, workers: int = 2, prefetch: int = 4, slot_bytes: in
 
 
 def digests(stream: Stream, start: int, stop: int) -> list[str]:
-    """What the contract says, computed in this process."""
+    """Compute what the contract says, in this process."""
     return [batch.digest() for batch in Loader(stream, start, stop)]
 
 

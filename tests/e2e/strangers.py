@@ -1,4 +1,4 @@
-"""What strangers do to a daemon's socket, each for a short while; and a consumer that goes on reading meanwhile."""
+"""Attacks of strangers on a daemon's socket, each for a short while; and a consumer that goes on reading meanwhile."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def random_bytes(endpoint: str, chance: random.Random) -> None:
 
 
 def mutated_messages(endpoint: str, chance: random.Random) -> None:
-    """Of each kind, from one who is known and one who is not."""
+    """One of each kind, from one who is known and one who is not."""
     for greets in (False, True):
         with _stranger(endpoint, greets=greets) as dealer:
             for _ in range(60):

@@ -1,4 +1,4 @@
-"""Who may reach a daemon: its user alone, or a configured group; and what may stand where its files are to be."""
+"""Access to a daemon: its user alone, or a configured group; and what may stand where its files are to be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one odd batch, one jumping reader or one slow consumer costs the daemon has a bound."""
+"""The cost of one odd batch, one jumping reader or one slow consumer has a bound."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.e2e.streams import shuffled_slow, small
 
 
 def clean_up(pid: int) -> list[str]:
-    """What a script does that removes /dev/shm/lsv-*, for one daemon."""
+    """Do what a script does that removes /dev/shm/lsv-*, for one daemon."""
     found = segments(pid)
     for path in found:
         path.unlink(missing_ok=True)

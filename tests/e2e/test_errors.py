@@ -150,7 +150,7 @@ def test_a_ring_larger_than_the_shared_memory_is_refused_at_start_with_both_numb
 
 
 def _lives(segment: Path) -> bool:
-    """Whether the daemon that a segment is named by is still there."""
+    """Return whether the daemon that a segment is named by is still there."""
     return Path(f"/proc/{int(segment.name.split('-')[1], 36)}").exists()
 
 

@@ -1,4 +1,4 @@
-"""What `serve` logs, and that no log can end or stall it."""
+"""The log of `serve`, and that no log can end or stall it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def _start(seconds: float, figures: Path) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """What it printed; one that takes too long is told to end, and cleans up after itself."""
+    """Return what it printed; one that takes too long is told to end, and cleans up after itself."""
     try:
         return process.communicate(timeout=timeout_s)[0]
     except subprocess.TimeoutExpired:

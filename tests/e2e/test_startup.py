@@ -18,7 +18,7 @@ from tests.e2e.streams import small
 
 
 def test_it_starts_while_other_threads_hold_locks_that_a_forked_child_would_wait_for() -> None:
-    """Of logging, of imports and of their own, at the moment of the start."""
+    """Locks of logging, of imports and of their own, at the moment of the start."""
     held, ending, own = threading.Barrier(4), threading.Event(), threading.Lock()
 
     def hold(lock: Any) -> None:

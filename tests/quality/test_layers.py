@@ -125,7 +125,7 @@ def test_a_module_imports_only_from_the_layers_above_it(module: str) -> None:
 
 
 def _apart(module: str, other: str) -> bool:
-    """Of one layer, and not of one package; what stands below all layers may be composed freely."""
+    """Return whether both are of one layer and not of one package; what stands below all may be composed freely."""
     return layer(module) < len(LAYERS) and module.split(".")[1] != other.split(".")[1]
 
 

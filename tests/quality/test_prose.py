@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("loader_service", "client", "benchmarks", "tools")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 RIDDLE = re.compile(r"(What|Who|Whom|Whose|Whoever|Whether|Where|Which|How|Of)\b")
 FRAGMENT = re.compile(r"(As|At|After|Before|For|From|If|In|It|Its|So|That|Their|These|This|Those|Until|When|While)\b")
 Named = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -30,7 +31,7 @@ def beginning_with(words: re.Pattern[str], path: Path, *, public: bool = False) 
     return [line for line in first_lines(path, public=public) if words.match(line.partition(": ")[2])]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_docstring_begins_as_a_riddle(path: Path) -> None:
     assert beginning_with(RIDDLE, path) == []
 

@@ -38,7 +38,7 @@ def has_body(function: ast.AST) -> bool:
 
 
 def folders(path: Path) -> list[Path]:
-    """Where its tests may stand: the folder of its package, or one above it within its room."""
+    """List where its tests may stand: the folder of its package, or one above it within its room."""
     home = next(folder for folder in ROOMS if path.is_relative_to(ROOT / folder))
     parts = (*ROOMS[home], *path.parent.relative_to(ROOT / home).parts)
     if not parts:  # at the top of the package: a room of its own, or that of what it stands for

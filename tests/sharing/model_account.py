@@ -1,4 +1,4 @@
-"""What is known of one RingScheduler from outside, and what must hold at all times.
+"""Account of one RingScheduler from outside, and of what must hold at all times.
 
 Owns `Account`, the state and the checks of `model_world.World`:
 
@@ -93,7 +93,7 @@ class Account:
         return slots[step % len(slots)].segment
 
     def takes(self, count: int) -> bool:
-        """Whether memory allows `count` segments more in rings."""
+        """Return whether memory allows `count` segments more in rings."""
         idle = set(self.memory.sizes) - set(self.standing()) - set(+self.memory.readers)
         spare = sum(self.memory.sizes[segment] >= self.pool.segment_bytes for segment in idle)
         return count <= spare + self.memory.room // self.pool.segment_bytes

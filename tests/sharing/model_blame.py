@@ -1,4 +1,4 @@
-"""Who keeps memory that others wait for, and who could leave its lane, told from a world's own account."""
+"""Blame for memory that others wait for, and who could leave its lane, told from a world's own account."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def memory_blockers(world: Account) -> set[int]:
 
 
 def could_leave(world: Account, name: int) -> bool:
-    """Whether there is memory for `name` to go on elsewhere, and for the others to go on without what it leases."""
+    """Return whether there is memory for `name` to go on elsewhere, and for the others without what it leases."""
     reference = world.reference
     reader, occupied = reference.readers[name], reference.occupied()
     spares = len(reader.held)

@@ -56,7 +56,7 @@ class ReferenceLane:
         return {step % self.size for step in self.steps}
 
     def comes(self, step: int) -> bool:
-        """Whether `step` can be built without anybody's release, or stands there."""
+        """Return whether `step` can be built without anybody's release, or stands there."""
         return step in self.window or step in self.steps
 
     def is_building(self) -> bool:

@@ -38,7 +38,7 @@ class World(Workers):
         return consumer
 
     def _live_step(self) -> int:
-        """Where the slowest of the fullest lane is, within its window."""
+        """Return where the slowest of the fullest lane is, within its window."""
         lanes = [(len(self.reference.members(one)), -one) for one in self.reference.occupied()]
         if not lanes:
             return 0
@@ -92,7 +92,7 @@ class World(Workers):
         return answers[0][1] if answers else None
 
     def demand(self, consumer: int) -> None:
-        """What the consumer waits for, if it does, it cannot go on without from now on."""
+        """Let the consumer be unable to go on without what it waits for, from now on."""
         self.lanes.demand(consumer, self.waiting.get(consumer, -1))
         if consumer in self.reference.readers:
             self.reference.readers[consumer].demanded_step = self.waiting.get(consumer, -1)

@@ -107,7 +107,7 @@ def idx_bytes(bound: int) -> int:
 
 @dataclass
 class _Place:
-    """How far a file has been read."""
+    """Place up to which a file has been read."""
 
     data: bytes
     offset: int = 0

@@ -122,7 +122,7 @@ def compose(image: Image, rng: Generator, steps: Sequence[dict[str, Any]]) -> Im
 
 @dataclass
 class Place:
-    """Where a batch stands: seed, epoch, step in epoch."""
+    """Place of a batch: seed, epoch, step in epoch."""
 
     seed: int
     epoch: int

@@ -134,7 +134,7 @@ def test_a_reader_cannot_write_through_its_arrays(create: Create) -> None:
 
 
 def test_the_pages_of_a_reader_are_write_protected(create: Create) -> None:
-    """Whoever goes around numpy meets the kernel, and other readers see nothing of it."""
+    """One who goes around numpy meets the kernel, and other readers see nothing of it."""
     name = create(4096)
     written(name, b"batch")
     no_core = "import ctypes, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"

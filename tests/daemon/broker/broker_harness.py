@@ -1,4 +1,4 @@
-"""What the broker's tests put around it: clients that say, workers that build, memory that ends."""
+"""Surroundings of the broker in its tests: clients that say, workers that build, memory that ends."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ class BrokerHarness:
         return [task.step for task in self.workers.all[worker].tasks if isinstance(task, Verify)]
 
     def steps(self, worker: int = 0) -> list[int]:
-        """What the worker has to do."""
+        """List what the worker has to do."""
         return [task.step for task in self.workers.all[worker].tasks]
 
     def leased(self) -> list[str]:

@@ -107,7 +107,7 @@ def test_a_slow_one_is_split_after_its_patience_and_who_waited_gets_its_step() -
 
 
 def test_time_counts_from_message_to_message_too() -> None:
-    """Whoever is overdue when a message comes has left before it is acted on, however late the loop wakes."""
+    """One who is overdue when a message comes has left before it is acted on, however late the loop wakes."""
     desk, slow, _ = two()
     desk.timer.now += 1.0
     desk.say(1, Release(slow, [99]))

@@ -57,7 +57,7 @@ def descriptors() -> int:
 
 
 def is_known(clients: Clients, identity: bytes) -> bool:
-    """Whether the client of that socket has said Hello."""
+    """Return whether the client of that socket has said Hello."""
     try:
         clients.of(identity)
     except ServiceClosedError:

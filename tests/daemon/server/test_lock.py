@@ -32,7 +32,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the daemon's socket is to be."""
+    """The place of the daemon's socket."""
     return tmp_path / "daemon.sock"
 
 

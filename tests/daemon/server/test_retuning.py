@@ -45,7 +45,7 @@ class FakeWorkers:
 
 
 class Daemon:
-    """What a change is applied to."""
+    """The parts that a change is applied to."""
 
     def __init__(self, config: Config = CONFIG) -> None:
         self.config, self.workers = config, FakeWorkers()

@@ -170,7 +170,7 @@ def test_an_endpoint_that_cannot_be_bound_is_told(desk: BrokerHarness) -> None:
 
 
 def test_a_flood_does_not_keep_the_end_from_coming(desk: BrokerHarness) -> None:
-    """What has come in by then is refused, but not for as long as more comes."""
+    """All that has come in by then is refused, but not for as long as more comes."""
     socket = desk.client(b"one")
     for number in range(100):
         socket.send_multipart(encode(Get(number, 1, 0, 1, [], True)))
@@ -206,7 +206,7 @@ class Raw:
         self.socket.setblocking(False)
 
     def send(self, data: bytes) -> int:
-        """How much of it was taken without waiting."""
+        """Count how much of it was taken without waiting."""
         try:
             return self.socket.send(data)
         except BlockingIOError:

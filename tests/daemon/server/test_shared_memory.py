@@ -31,7 +31,7 @@ sys.stdin.read()
 
 
 def segments() -> list[str]:
-    """What this process has in /dev/shm."""
+    """List what this process has in /dev/shm."""
     return sorted(path.name for path in SHM.glob(f"{identity(os.getpid())}-*"))
 
 
@@ -109,7 +109,7 @@ def test_retired_segments_are_gone_and_remembered(allocator: SharedMemoryAllocat
 def test_a_retired_segment_keeps_its_memory_only_while_somebody_may_read_it(
     allocator: SharedMemoryAllocator, may_be_read: bool
 ) -> None:
-    """Whoever idles with it mapped keeps no memory from the others, and reads no wrong bytes, but zeros."""
+    """One who idles with it mapped keeps no memory from the others, and reads no wrong bytes, but zeros."""
     name = allocator.create(2**20)
     with (SHM / name).open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
         mapping[:4] = b"data"

@@ -1,4 +1,4 @@
-"""Whether there is room for a segment is told before it is made, and told right."""
+"""Room for a segment is told before it is made, and told right."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(crew: Begin) -
 
 
 def test_a_worker_that_was_ready_before_gets_three_tries(crew: Begin, tmp_path: Path) -> None:
-    """What its factory reads may be away for a moment only."""
+    """The data of its factory may be away for a moment only."""
     path = tmp_path / "data"
     path.touch()
     one = crew("waning", path=str(path))

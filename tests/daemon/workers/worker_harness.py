@@ -98,11 +98,11 @@ class WorkerHarness:
         return [worker.process.pid for worker in self.supervisor.workers if worker.process]
 
     def is_mapped(self) -> bool:
-        """Whether the first worker has the segment mapped."""
+        """Return whether the first worker has the segment mapped."""
         return self.segment in Path(f"/proc/{self.pids()[0]}/maps").read_text()
 
     def check(self, built: Built, segment: str, step: int, generation: int) -> None:
-        """What a worker has built into `segment` is what the contract says."""
+        """Check that what a worker has built into `segment` is what the contract says."""
         reader = Segment.open(segment, os.geteuid())
         reader.check(step, generation, built.nbytes)
         arrays = unpack_layout(built.layout).views(reader.payload)

@@ -74,7 +74,7 @@ def _read_all(reader: Reader, layout: Layout) -> list[list[bytes]]:
 
 
 def _stored(layout: Layout, case: dict[str, Any]) -> list[list[bytes]]:
-    """What reading gives: an idx in its own width, a real as float64."""
+    """Values as reading gives them: an idx in its own width, a real as float64."""
     samples = [_values(layout, sample) for sample in case["samples"]]
     return [
         [

@@ -1,4 +1,4 @@
-"""What is written is read: random types, values and encodings."""
+"""Everything that is written is read: random types, values and encodings."""
 
 from __future__ import annotations
 
