@@ -35,7 +35,10 @@ def main() -> int:
     with socket.socket(fileno=int(sys.argv[1])) as owner:
         owner.set_inheritable(False)
         with owner.makefile("rb") as lines:
-            given = json.loads(lines.readline())
+            line = lines.readline()
+        if not line.endswith(b"\n"):
+            return 0  # the owner ended before it had said what to serve
+        given = json.loads(line)
         try:
             as_json = logs.wants_json(os.environ.get(logs.ENVIRONMENT_VARIABLE, ""))
             with closing(logs.configure("warning", as_json=as_json)):

@@ -54,3 +54,14 @@ def test_it_tells_the_error_that_keeps_it_from_starting(tmp_path: Path) -> None:
         assert process.wait(60) == 1
     assert type(error) is FactoryError
     assert not (tmp_path / "run").exists()
+
+
+def test_an_owner_that_ends_before_it_said_what_to_serve_leaves_no_traceback() -> None:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-P", "-m", "loader_service.daemon.server.embedded", str(theirs.fileno())]
+    with theirs, subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as process:
+        theirs.close()
+        ours.sendall(b'{"config": ')
+        ours.close()
+        assert process.communicate(timeout=60)[1] == b""
+        assert process.returncode == 0
