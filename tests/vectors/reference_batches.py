@@ -72,13 +72,20 @@ def part_of_lengths(values: Sequence[Any], lengths: Sequence[int], first: int, s
 
 
 def lay_out(tensors: Sequence[tuple[str, list[int]]]) -> tuple[list[int], int]:
-    """R67: (offset of each, bytes of all) for tensors of (type such as "<f4", shape)."""
+    """R67: (offset of each, bytes of all) for tensors of (type as R68 writes it, shape)."""
     offsets, end = [], 0
     for kind, shape in tensors:
         first = -(-end // 64) * 64
         offsets.append(first)
-        end = first + int(kind[2:]) * prod(shape)
+        end = first + _bytes(kind) * prod(shape)
     return offsets, end
+
+
+def _bytes(kind: str) -> int:
+    """R68: the bytes of one element."""
+    if kind[0] in "<>|":
+        return int(kind[2:])
+    return 2 if kind == "bfloat16" else 1
 
 
 def unpack(packed: bytes) -> Any:
