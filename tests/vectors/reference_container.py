@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -122,8 +122,11 @@ class _Place:
         return int.from_bytes(self.take(size), "little")
 
 
-def read(data: bytes, supplied: list[Leaf] | None = None) -> list[list[list[float]]]:
-    """R87: the samples of a file; `supplied` are the leaves of a `params` type, R85."""
+def read(data: bytes, supplied: list[Leaf] | None = None) -> Iterator[list[list[float]]]:
+    """R87 and R88: the samples of a file, one after the other: without elements they may be 2^63 - 1.
+
+    `supplied` are the leaves of a `params` type, R85.
+    """
     if data[:4] != b"PSKD":
         raise ContainerError("E9002")
     place = _Place(data, 4)
@@ -143,10 +146,8 @@ def read(data: bytes, supplied: list[Leaf] | None = None) -> list[list[list[floa
     end = place.offset + count * sum(sizes)
     if len(data) != end:
         raise ContainerError("E9003" if len(data) < end else "E9005")
-    return [
-        [_values(place, bound, shape, enc) for (bound, shape), enc in zip(found, encodings, strict=True)]
-        for _ in range(count)
-    ]
+    for _ in range(count):
+        yield [_values(place, bound, shape, enc) for (bound, shape), enc in zip(found, encodings, strict=True)]
 
 
 def _encodings(place: _Place, found: Sequence[Leaf]) -> list[int]:

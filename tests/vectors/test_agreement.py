@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -168,10 +170,15 @@ def test_pixels_agree(width: int, height: int, rest: int, mean: float, std: floa
 # --- the container ----------------------------------------------------------------------------------------
 
 
+def first(samples: Iterable[Any]) -> Iterator[Any]:
+    """Some of a file's samples: of those without elements it may hold 2^63 - 1."""
+    return islice(iter(samples), 100)
+
+
 def their_samples(data: bytes) -> Any:
     """The samples, each leaf as a list of numbers, or the code of what is wrong."""
     try:
-        return [[[_bits(v) for v in leaf] for leaf in sample] for sample in reference_container.read(data)]
+        return [[[_bits(v) for v in leaf] for leaf in sample] for sample in first(reference_container.read(data))]
     except ContainerError as error:
         return error.code
 
@@ -181,7 +188,9 @@ def our_samples(path: Path, data: bytes) -> Any:
     try:
         reader = Reader(path)
         layout = reader._layout
-        return [[[_bits(v) for v in leaf.reshape(-1).tolist()] for leaf in flatten(layout, one)] for one in reader]
+        return [
+            [[_bits(v) for v in leaf.reshape(-1).tolist()] for leaf in flatten(layout, one)] for one in first(reader)
+        ]
     except DataError as error:
         return error.code
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -134,7 +135,9 @@ def test_a_ranks_part_of_joined_rows_is_the_known_one(case: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("case", MEMORY["layouts"], ids=lambda case: str(case["nbytes"]))
 def test_a_batch_lies_in_memory_as_known(case: dict[str, Any]) -> None:
-    layout = Layout.plan([(one["name"], one["type"], one["shape"], one["rows"]) for one in case["tensors"]])
+    dtypes = [getattr(ml_dtypes, one["type"], one["type"]) for one in case["tensors"]]
+    tensors = zip(case["tensors"], dtypes, strict=True)
+    layout = Layout.plan([(one["name"], dtype, one["shape"], one["rows"]) for one, dtype in tensors])
     assert [spec.offset for spec in layout.tensors] == [one["offset"] for one in case["tensors"]]
     assert layout.nbytes == case["nbytes"]
     assert unpack_layout(bytes.fromhex(case["msgpack"])) == unpack_layout(pack_layout(layout)) == layout
