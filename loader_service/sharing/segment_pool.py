@@ -25,7 +25,7 @@ __all__ = ["Allocator", "SegmentPool"]
 _PAGE = 4096
 _LATEST = 64
 _UNUSUAL = 3
-"""Of the latest 64 batches so many may be larger than any ring is made for: 5 %."""
+"""So many of the latest 64 batches, 5 %, may be larger than any ring is made for."""
 
 
 def _whole_pages(nbytes: int) -> int:

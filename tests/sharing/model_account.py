@@ -1,4 +1,4 @@
-"""Account of one RingScheduler from outside, and of what must hold at all times.
+"""One RingScheduler as it is known from outside, and the invariants that must hold at all times.
 
 Owns `Account`, the state and the checks of `model_world.World`:
 
@@ -64,7 +64,7 @@ class Account:
 
     @property
     def demanding(self) -> set[int]:
-        """Those who cannot go on without the step that they wait for."""
+        """The consumers that cannot go on without the step that they wait for."""
         return {name for name, one in self.reference.readers.items() if one.demanded}
 
     def lane_of(self, consumer: int) -> Lane | None:
@@ -72,7 +72,7 @@ class Account:
         return self.lanes.rings.of(self.lanes.consumers[consumer])
 
     def detached(self) -> list[int]:
-        """Those who were split off and have not asked since."""
+        """The consumers that were split off and have not asked since."""
         return [name for name, one in self.reference.readers.items() if one.split]
 
     def members(self) -> dict[int, Consumer]:
@@ -93,7 +93,7 @@ class Account:
         return slots[step % len(slots)].segment
 
     def takes(self, count: int) -> bool:
-        """Return whether memory allows `count` segments more in rings."""
+        """Tell if memory allows `count` segments more in rings."""
         idle = set(self.memory.sizes) - set(self.standing()) - set(+self.memory.readers)
         spare = sum(self.memory.sizes[segment] >= self.pool.segment_bytes for segment in idle)
         return count <= spare + self.memory.room // self.pool.segment_bytes

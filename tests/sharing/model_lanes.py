@@ -56,7 +56,7 @@ class ReferenceLane:
         return {step % self.size for step in self.steps}
 
     def comes(self, step: int) -> bool:
-        """Return whether `step` can be built without anybody's release, or stands there."""
+        """Tell if `step` can be built without anybody's release, or stands there."""
         return step in self.window or step in self.steps
 
     def is_building(self) -> bool:
@@ -100,19 +100,19 @@ class ReferenceLanes:
         return step in lane.window and step % lane.size not in lane.places
 
     def waiting_for_others(self, lane_id: int) -> set[int]:
-        """Those who demand a step that cannot be built before the base moves."""
+        """The members who demand a step that cannot be built before the base moves."""
         lane = self.lanes[lane_id]
         members = self.members(lane_id).items()
         return {name for name, one in members if one.demanded and not lane.comes(one.wanted or 0)}
 
     def idle_at_base(self, lane_id: int) -> set[int]:
-        """Those who keep the base where it is, by what they do not release or do not ask for."""
+        """The members who keep the base where it is, by what they do not release or do not ask for."""
         lane = self.lanes[lane_id]
         at_base = {name: one for name, one in self.members(lane_id).items() if one.cursor == lane.base}
         return {name for name, one in at_base.items() if not _is_served(lane, one)}
 
     def blockers(self) -> set[int]:
-        """Those who are idle at the base of a lane where another waits."""
+        """The members who are idle at the base of a lane where another waits."""
         return {
             name
             for lane_id in self.occupied()

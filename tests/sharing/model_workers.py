@@ -166,7 +166,7 @@ class Workers(Account):
             self.reference.refuse(consumer, step, had_lane="has no memory" in error.message)
 
     def _is_put_out(self, consumer: int) -> None:
-        """The segments that it reads stay with it for ever, and no lease is on it any more."""
+        """Note that it was put out: what it reads stays with it for ever, and no lease is on it any more."""
         open_still = consumer in self.position
         self._forget(consumer)
         self.put_out |= {consumer} if open_still else set()

@@ -1,15 +1,15 @@
 """A world for RingScheduler: memory with a limit, workers that write into it, consumers that look at it, and time.
 
 Owns `World`, which sends events to one RingScheduler and compares what it does with the model's own account
-(`model_account`, `model_lanes`, `model_blame`). Each event checks all that must hold at all times; `finish` and `end`
-what must come to be in the end.
+(`model_account`, `model_lanes`, `model_memory_use`). Each event checks all that must hold at all times; `finish` and
+`end` what must come to be in the end.
 """
 
 from __future__ import annotations
 
 from loader_service.errors import EvictedError, MemoryLimitError
 from loader_service.sharing.consumer import Answer, ConsumerOptions
-from tests.sharing import model_blame
+from tests.sharing import model_memory_use
 from tests.sharing.model_lanes import END
 from tests.sharing.model_memory import PAGE, Memory
 from tests.sharing.model_workers import Workers
@@ -38,7 +38,7 @@ class World(Workers):
         return consumer
 
     def _live_step(self) -> int:
-        """Return where the slowest of the fullest lane is, within its window."""
+        """The position of the slowest in the fullest lane, within its window."""
         lanes = [(len(self.reference.members(one)), -one) for one in self.reference.occupied()]
         if not lanes:
             return 0
@@ -92,7 +92,7 @@ class World(Workers):
         return answers[0][1] if answers else None
 
     def demand(self, consumer: int) -> None:
-        """Let the consumer be unable to go on without what it waits for, from now on."""
+        """Let a consumer say that it cannot go on without the step that it waits for, if it does."""
         self.lanes.demand(consumer, self.waiting.get(consumer, -1))
         if consumer in self.reference.readers:
             self.reference.readers[consumer].demanded_step = self.waiting.get(consumer, -1)
@@ -135,21 +135,21 @@ class World(Workers):
     # --- time and size -------------------------------------------------------------------------------------
 
     def pass_time(self, elapsed_s: float) -> None:
-        """Let time pass, until nobody is overdue any more: each split or eviction may make room for the next."""
+        """Let time pass, until nobody is to leave any more: each split or eviction may make room for the next."""
         self._pass_once(elapsed_s)
         for _ in range(2 * len(self.lanes.consumers) + 1):
             if self.lanes.due_s() != 0:
                 break
             self._pass_once(0)
-        assert self.lanes.due_s() != 0, "somebody is overdue for ever"
+        assert self.lanes.due_s() != 0, "somebody is to leave for ever"
         for name in self.reference.blockers():
             policy = self.reference.readers[name].options.policy
             blocked_s = self.reference.blocked_s[name]
-            assert policy.waits or blocked_s < policy.patience_s or not model_blame.could_leave(self, name)
+            assert policy.waits or blocked_s < policy.patience_s or not model_memory_use.could_leave(self, name)
 
     def _pass_once(self, elapsed_s: float) -> None:
         due_s, blockers = self.lanes.due_s(), self.reference.blockers()
-        memory_blockers = model_blame.memory_blockers(self)
+        memory_blockers = model_memory_use.memory_blockers(self)
         self.reference.pass_time(elapsed_s, memory_blockers)
         passed = self.lanes.pass_time(elapsed_s)
         assert bool(passed.left) == (due_s is not None and due_s <= elapsed_s)
@@ -223,7 +223,7 @@ class World(Workers):
             assert idle, f"{consumer} waits for nobody"
             assert not self.limits.evict_after_s
             policies = {name: self.reference.readers[name].options.policy for name in idle}
-            assert all(one.waits or not model_blame.could_leave(self, name) for name, one in policies.items())
+            assert all(one.waits or not model_memory_use.could_leave(self, name) for name, one in policies.items())
         assert all(len(lane.ring.slots) <= self.prefetch for lane in self.lanes.lanes.values())
 
     def ask_or_be_put_out(self, consumer: int) -> None:

@@ -98,9 +98,9 @@ def test_of_two_who_wait_for_each_other_one_is_put_out() -> None:
     world.end()
 
 
-def hoard(world: World, hoarder: int, quick: int) -> None:
-    """`quick` goes on until it demands a step whose place is taken by what `hoarder` reads."""
-    kept = {grant.placement.segment for holder, grant in world.views.values() if holder == hoarder}
+def keep_from(world: World, keeper: int, quick: int) -> None:
+    """`quick` goes on until it demands a step whose place is taken by what `keeper` reads."""
+    kept = {grant.placement.segment for holder, grant in world.views.values() if holder == keeper}
     lane = world.lane_of(quick)
     assert lane is not None
     while quick not in world.waiting:
@@ -112,19 +112,19 @@ def hoard(world: World, hoarder: int, quick: int) -> None:
 
 def test_one_who_was_split_off_and_keeps_what_the_others_need_is_put_out_after_evict_after_s() -> None:
     world = World(2, 5, Limits(evict_after_s=2.0))
-    hoarder, quick = world.open(0, SPLIT_AT_ONCE), world.open(0)
-    kept = take(world, hoarder)
+    keeper, quick = world.open(0, SPLIT_AT_ONCE), world.open(0)
+    kept = take(world, keeper)
     for _ in range(2):
         world.release(quick, take(world, quick).lease_id)
     world.ask(quick)
     world.pass_time(0)
-    assert world.detached() == [hoarder]
+    assert world.detached() == [keeper]
     world.memory.limit_bytes -= world.memory.room  # others have it
-    hoard(world, hoarder, quick)
+    keep_from(world, keeper, quick)
     world.pass_time(1.75)
     assert world.lanes.due_s() == 0.25
     world.pass_time(0.25)
-    assert world.put_out == {hoarder}
+    assert world.put_out == {keeper}
     world.settle()
     assert quick not in world.waiting
     assert world.memory.texts[kept.placement.segment] == kept.content
@@ -133,12 +133,12 @@ def test_one_who_was_split_off_and_keeps_what_the_others_need_is_put_out_after_e
 
 def test_one_who_has_gone_to_another_lane_with_what_the_others_need_is_put_out_too() -> None:
     world = World(2, 4, Limits(evict_after_s=2.0))
-    hoarder, quick = world.open(0), world.open(0)
-    take(world, hoarder)
-    world.ask(hoarder, 50)
-    hoard(world, hoarder, quick)
+    keeper, quick = world.open(0), world.open(0)
+    take(world, keeper)
+    world.ask(keeper, 50)
+    keep_from(world, keeper, quick)
     world.pass_time(2.0)
-    assert world.put_out == {hoarder}
+    assert world.put_out == {keeper}
     world.settle()
     assert quick not in world.waiting
     world.end()
@@ -147,12 +147,12 @@ def test_one_who_has_gone_to_another_lane_with_what_the_others_need_is_put_out_t
 def test_one_who_keeps_what_another_lane_needs_does_not_leave_its_own_for_it() -> None:
     """Though it could, for a third lane holds its step too: that would help nobody."""
     world = World(2, 6)
-    hoarder, quick = world.open(0, SPLIT_AT_ONCE), world.open(0)
+    keeper, quick = world.open(0, SPLIT_AT_ONCE), world.open(0)
     world.open(50)
     world.open(49)
-    take(world, hoarder)
-    world.ask(hoarder, 50)
-    hoard(world, hoarder, quick)
+    take(world, keeper)
+    world.ask(keeper, 50)
+    keep_from(world, keeper, quick)
     assert world.lanes.due_s() is None
     world.pass_time(1000)
     assert world.tally["split"] == 0
@@ -161,11 +161,11 @@ def test_one_who_keeps_what_another_lane_needs_does_not_leave_its_own_for_it() -
 
 def test_one_who_is_closed_and_keeps_what_the_others_need_loses_it_and_is_not_told() -> None:
     world = World(2, 2, Limits(evict_after_s=2.0))
-    hoarder, quick = world.open(0), world.open(0)
-    take(world, hoarder)
-    world.close(hoarder)
-    hoard(world, hoarder, quick)
+    keeper, quick = world.open(0), world.open(0)
+    take(world, keeper)
+    world.close(keeper)
+    keep_from(world, keeper, quick)
     passed = world.lanes.pass_time(2.0)
-    assert ([name for name, _ in passed.left], passed.answers) == ([hoarder], [])
-    assert hoarder not in world.lanes.consumers
+    assert ([name for name, _ in passed.left], passed.answers) == ([keeper], [])
+    assert keeper not in world.lanes.consumers
     assert world.lanes.rings.claim(demanded=True) is not None

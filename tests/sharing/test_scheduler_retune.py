@@ -203,7 +203,7 @@ def test_a_hold_that_does_not_leave_a_slot_is_refused_and_the_consumer_is_not_op
 
 @pytest.mark.parametrize("prefetch", [1, 2])
 def test_a_change_that_was_possible_can_be_taken_back(prefetch: int) -> None:
-    """One who did not ask for a hold was promised what fitted when it came: a ring of that size is enough."""
+    """A consumer that did not ask for a hold was promised what fitted when it came: a ring of that size is enough."""
     world = World(prefetch, 20)
     world.open(0)
     world.retune(8)

@@ -36,7 +36,7 @@ def test_one_who_stands_still_is_split_off_exactly_after_its_patience(prefetch: 
     assert world.delivered[quick] == list(range(prefetch + 1))
 
 
-def test_nobody_is_to_blame_while_nobody_waits() -> None:
+def test_nobody_blocks_others_while_nobody_waits() -> None:
     world = World(2, 6)
     take(world, world.open(0, SPLIT_AT_ONCE))
     take(world, world.open(0))
@@ -144,7 +144,7 @@ def test_each_of_those_at_the_base_leaves_only_while_somebody_waits_for_it() -> 
     assert world.tally["split"] == 1
 
 
-def test_one_who_waits_for_its_own_step_to_be_built_is_not_to_blame_though_it_asked_ahead_only() -> None:
+def test_one_who_waits_for_its_own_step_to_be_built_does_not_block_others_though_it_asked_ahead_only() -> None:
     world = World(2, 6)
     slow = world.open(0, SPLIT_AT_ONCE)
     other, quick = world.open(0, SPLIT_AT_ONCE), world.open(1)
@@ -249,7 +249,7 @@ def test_who_was_split_off_and_finds_no_memory_when_it_asks_is_put_out() -> None
     world.end()
 
 
-def test_a_debt_is_kept_across_a_split_so_that_one_who_stays_slow_does_not_hold_others_up_again() -> None:
+def test_the_count_is_kept_across_a_split_so_that_one_who_stays_slow_does_not_hold_others_up_again() -> None:
     world = World(1, 6)
     slow = world.open(0, ConsumerOptions(SlowConsumerPolicy("split", 2.0)))
     quick = waiting_for(world, slow)

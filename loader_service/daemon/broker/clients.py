@@ -33,10 +33,16 @@ def token_of(identity: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One connected client. identity: of the socket that said Hello; consumers: its own numbers -> the daemon's.
+    """One connected client.
 
-    newest: the highest number of an Open so far; skipped: those of the last few below it that have not come yet;
-    given_up: those of which the Close came before the Open.
+    Args:
+        identity: of the socket that said Hello.
+        pid: its process.
+        pidfd: a descriptor that is readable once the process has ended; None where it cannot be seen from here.
+        consumers: the client's own numbers of its consumers -> the daemon's ids.
+        newest: the highest number of an Open so far.
+        skipped: the last few numbers below it that have not come yet.
+        given_up: the numbers of which the Close came before the Open.
     """
 
     identity: bytes
@@ -60,7 +66,7 @@ class Client:
         return self.identity, token_of(self.identity) + bytes(4)
 
     def give_up(self, consumer: int) -> None:
-        """A Close for a consumer that is not open: its Open may be on its way on another socket."""
+        """Note a Close for a consumer that is not open: its Open may be on its way on another socket."""
         is_to_come = consumer > self.newest or consumer in self.skipped
         if is_to_come:
             self.given_up.add(consumer)
@@ -68,7 +74,7 @@ class Client:
                 self.given_up.remove(min(self.given_up))
 
     def check_new(self, consumer: int) -> None:
-        """Raises ProtocolError where it cannot open one more under this number."""
+        """Raise ProtocolError where it cannot open one more under this number."""
         self._note(consumer)
         if consumer in self.given_up:
             self.given_up.discard(consumer)
@@ -79,7 +85,7 @@ class Client:
             raise ProtocolError(f"this client has {_MAX_CONSUMERS} consumers open, and may have no more; close some")
 
     def _note(self, consumer: int) -> None:
-        """An Open under this number has come. Threads may send theirs in another order than that of their numbers."""
+        """Note an Open under this number; threads may send theirs in another order than that of the numbers."""
         self.skipped.discard(consumer)
         if consumer > self.newest:
             self.skipped.update(range(max(self.newest + 1, consumer - _MAX_CONSUMERS), consumer))
@@ -89,9 +95,14 @@ class Client:
 
 
 class Clients:
-    """The clients that are connected. `gone(client)` is called once for each that ended without a Bye.
+    """The clients that are connected.
 
-    incarnation: tells this daemon from those before and after it.
+    Args:
+        loop: the daemon's event loop, which watches their processes.
+        gone: called once for each client that ended without a Bye.
+
+    Attributes:
+        incarnation: a number that tells this daemon from those before and after it.
     """
 
     def __init__(self, loop: EventSource, gone: Callable[[Client], None]) -> None:
@@ -105,7 +116,7 @@ class Clients:
     def __len__(self) -> int:
         return len(self._known)
 
-    def greet(self, identity: bytes, hello: Hello) -> Client:
+    def handshake(self, identity: bytes, hello: Hello) -> Client:
         """Take note of a client and watch its process where it can be seen. Raises ProtocolError at a limit."""
         token = token_of(identity)
         known = self._known.get(token)

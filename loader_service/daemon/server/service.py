@@ -185,7 +185,7 @@ class Service:
         self._broker.pump()
 
     def _hello(self, identity_: bytes, message: Hello) -> Welcome:
-        self._clients.greet(identity_, message)
+        self._clients.handshake(identity_, message)
         names = list(self._broker.streams)
         return Welcome(message.request, os.getpid(), pid_namespace(), names, self._clients.incarnation)
 

@@ -70,7 +70,7 @@ class Supervisor:
         self._watchdog = Watchdog(loop, self)
         self._worker_ids = counter()
         self.events: WorkerEvents | None = None
-        """Who is told what becomes of tasks; set before the first one is assigned."""
+        """The listener to what becomes of tasks; set before the first one is assigned."""
         self.workers = [WorkerProcess(next(self._worker_ids)) for _ in range(count)]
         if not count:
             self.workers.append(WorkerThread(next(self._worker_ids)))

@@ -1,4 +1,4 @@
-"""Surroundings of the broker in its tests: clients that say, workers that build, memory that ends."""
+"""A broker with all that its tests put around it: clients that say, workers that build, memory that ends."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class FakeTimer:
 
 
 class BrokerHarness:
-    """A broker of streams "a" and "b", 10 steps an epoch, with greeted clients 1 and 2.
+    """A broker of streams "a" and "b", 10 steps an epoch, with clients 1 and 2.
 
     reads_on: builds go on for every open consumer, as if it had asked for all steps that follow.
     """
@@ -160,7 +160,7 @@ class BrokerHarness:
         self.broker = Broker(served, self.clients, self.workers, self._send, self.memory.retired, self.timer)
         self._requests, self._names = count(1), count(1)
         for client in (1, 2):
-            self.clients.greet(identity(client), Hello(0, 0, 0))
+            self.clients.handshake(identity(client), Hello(0, 0, 0))
 
     def _stream(self, number: int, name: str, prefetch: int) -> StreamState:
         lanes = RingScheduler(prefetch, SegmentPool(self.memory, prefetch, PAGE), count(number + 1, 2), self.limits)
@@ -276,7 +276,7 @@ class BrokerHarness:
         return [task.step for task in self.workers.all[worker].tasks if isinstance(task, Verify)]
 
     def steps(self, worker: int = 0) -> list[int]:
-        """List what the worker has to do."""
+        """The steps that the worker has to do."""
         return [task.step for task in self.workers.all[worker].tasks]
 
     def leased(self) -> list[str]:

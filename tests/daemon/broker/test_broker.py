@@ -212,7 +212,7 @@ def test_the_end_of_a_client_frees_what_it_kept() -> None:
 
 
 def test_a_get_of_just_the_step_that_was_asked_for_ahead_does_not_wait_for_what_is_held() -> None:
-    """A step that the daemon has sent ahead was not taken: for the client that step is a jump."""
+    """A batch that the daemon has sent ahead was not taken: for the client that step is a jump."""
     desk = BrokerHarness(prefetch=3)
     consumer = desk.open()
     desk.get(consumer, 0, steps=100)

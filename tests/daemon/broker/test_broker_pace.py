@@ -107,7 +107,7 @@ def test_a_slow_one_is_split_after_its_patience_and_who_waited_gets_its_step() -
 
 
 def test_time_counts_from_message_to_message_too() -> None:
-    """One who is overdue when a message comes has left before it is acted on, however late the loop wakes."""
+    """A consumer that is to leave when a message comes has left before it is acted on, however late the loop wakes."""
     desk, slow, _ = two()
     desk.timer.now += 1.0
     desk.say(1, Release(slow, [99]))
@@ -190,21 +190,21 @@ def test_one_that_is_put_out_while_it_waits_hears_it_at_once_and_its_run_ends() 
 def test_one_that_is_closed_and_put_out_with_what_it_kept_is_forgotten() -> None:
     """There is memory for one ring, and what it leases stands where the other must go on."""
     desk = BrokerHarness(prefetch=2, limits=Limits(evict_after_s=2.0), streams="a", limit_bytes=2 * PAGE)
-    hoarder, fast = desk.open(1), desk.open(2)
-    desk.get(hoarder, 0, steps=FOR_EVER)
+    keeper, fast = desk.open(1), desk.open(2)
+    desk.get(keeper, 0, steps=FOR_EVER)
     build_all(desk)
-    desk.close(hoarder)
+    desk.close(keeper)
     assert len(desk.leased()) == 2
     for step in (0, 1):
         desk.say(2, Release(fast, [desk.ready(desk.get(fast, step, client=2)).lease]))
     assert desk.get(fast, 2, client=2) == []
     desk.timer.pass_time(1.75)
-    assert (desk.steps(), list(desk.broker.consumers)) == ([], [hoarder, fast])
+    assert (desk.steps(), list(desk.broker.consumers)) == ([], [keeper, fast])
     desk.timer.pass_time(0.25)
     assert list(desk.broker.consumers) == [fast]
     desk.build()
     assert sent_steps(desk)[-1] == (identity(2), 2)
-    assert type(desk.error(desk.get(hoarder, 0))).code == "E3005"
+    assert type(desk.error(desk.get(keeper, 0))).code == "E3005"
 
 
 # --- the timer -------------------------------------------------------------------------------------------

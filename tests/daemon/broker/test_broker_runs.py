@@ -19,7 +19,7 @@ def steps_of(messages: list[Message]) -> list[int]:
 
 
 def built(desk: BrokerHarness, times: int) -> list[Message]:
-    """Return what is sent while the worker builds that many steps."""
+    """The messages that are sent while the worker builds that many steps."""
     return [message for _ in range(times) for _, message in desk.build()]
 
 

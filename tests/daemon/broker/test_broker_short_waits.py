@@ -53,7 +53,7 @@ class Trainer:
 
 
 def lanes_after(slow_s: float, seconds: float, pace: str = "split") -> int:
-    """Count the lanes after a time with a fast and a slow trainer in one."""
+    """The number of lanes after a time with a fast and a slow trainer in one."""
     desk = BrokerHarness(prefetch=8, streams="a", reads_on=False)
     slow, fast = Trainer(desk, 1, slow_s), Trainer(desk, 2, FAST_S)
     lanes = desk.broker.streams["a"].lanes.lanes

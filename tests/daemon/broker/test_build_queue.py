@@ -234,7 +234,7 @@ class AnyOrder:
             self.asked[request] = range(m, m + 1 + m % 4)
             self.desk.say(client, messages[event])
         elif event == "hello":
-            self.desk.clients.greet(identity(client), Hello(0, 0, 0))
+            self.desk.clients.handshake(identity(client), Hello(0, 0, 0))
         elif self.desk.workers.all[n % 2].tasks:
             self.work(event, n % 2, m)
 

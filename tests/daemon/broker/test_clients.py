@@ -33,9 +33,9 @@ class Watched:
         self.gone: list[Client] = []
         self.clients = Clients(self.loop, self.gone.append)
 
-    def greet(self, token: bytes, pid: int, namespace: int | None = None) -> Client:
+    def handshake(self, token: bytes, pid: int, namespace: int | None = None) -> Client:
         namespace = pid_namespace() if namespace is None else namespace
-        return self.clients.greet(token + b"\0\0\0\1", Hello(1, pid, namespace))
+        return self.clients.handshake(token + b"\0\0\0\1", Hello(1, pid, namespace))
 
     def turn(self) -> None:
         """Handle what has happened, if anything has."""
@@ -57,7 +57,7 @@ def descriptors() -> int:
 
 
 def is_known(clients: Clients, identity: bytes) -> bool:
-    """Return whether the client of that socket has said Hello."""
+    """Tell if the client of that socket has said Hello."""
     try:
         clients.of(identity)
     except ServiceClosedError:
@@ -93,8 +93,8 @@ def test_a_socket_belongs_to_whom_its_first_bytes_name(length: int) -> None:
 
 
 def test_a_client_is_one_however_many_sockets_it_has(watched: Watched) -> None:
-    client = watched.greet(TOKEN, os.getpid())
-    assert watched.clients.greet(TOKEN + b"\0\0\0\2", Hello(2, 1, 1)) is client
+    client = watched.handshake(TOKEN, os.getpid())
+    assert watched.clients.handshake(TOKEN + b"\0\0\0\2", Hello(2, 1, 1)) is client
     assert watched.clients.of(TOKEN + b"anything") is client
     assert watched.clients.of(TOKEN) is client
     assert not is_known(watched.clients, OTHER)
@@ -104,7 +104,7 @@ def test_a_client_is_one_however_many_sockets_it_has(watched: Watched) -> None:
 def test_a_process_that_ends_is_noticed_at_once_and_told_once(
     watched: Watched, process: subprocess.Popen[bytes]
 ) -> None:
-    client, neighbour = watched.greet(TOKEN, process.pid), watched.greet(OTHER, os.getpid())
+    client, neighbour = watched.handshake(TOKEN, process.pid), watched.handshake(OTHER, os.getpid())
     watched.turn()
     assert watched.gone == []
     process.kill()
@@ -117,7 +117,7 @@ def test_a_process_that_ends_is_noticed_at_once_and_told_once(
 
 
 def test_a_client_that_said_bye_is_not_told_to_be_gone(watched: Watched, process: subprocess.Popen[bytes]) -> None:
-    client = watched.greet(TOKEN, process.pid)
+    client = watched.handshake(TOKEN, process.pid)
     assert watched.clients.forget(client)
     assert not watched.clients.forget(client)
     process.kill()
@@ -129,7 +129,7 @@ def test_a_client_that_said_bye_is_not_told_to_be_gone(watched: Watched, process
 
 def test_who_comes_as_another_goes_is_not_mistaken_for_it(watched: Watched, process: subprocess.Popen[bytes]) -> None:
     """One turn brings the end of a process, its Bye and the Hello of a client that gets the same descriptor."""
-    leaving = watched.greet(TOKEN, process.pid)
+    leaving = watched.handshake(TOKEN, process.pid)
     readable, writeable = os.pipe()
     os.write(writeable, b"x")
     came: list[Client] = []
@@ -137,7 +137,7 @@ def test_who_comes_as_another_goes_is_not_mistaken_for_it(watched: Watched, proc
     def messages() -> None:
         watched.loop.unwatch(readable)
         watched.clients.forget(leaving)
-        came.append(watched.greet(OTHER, os.getpid()))
+        came.append(watched.handshake(OTHER, os.getpid()))
 
     number = leaving.pidfd
     assert number is not None
@@ -157,8 +157,8 @@ def test_who_comes_as_another_goes_is_not_mistaken_for_it(watched: Watched, proc
 
 @pytest.mark.parametrize("namespace", [0, 1, 2**63 - 1])
 def test_a_process_of_another_namespace_has_to_be_asked(watched: Watched, namespace: int) -> None:
-    client = watched.greet(TOKEN, os.getpid(), namespace)
-    watched.greet(OTHER, os.getpid()).consumers[1] = 1
+    client = watched.handshake(TOKEN, os.getpid(), namespace)
+    watched.handshake(OTHER, os.getpid()).consumers[1] = 1
     assert client.pidfd is None
     assert watched.clients.unsure() == [client]
     watched.clients.lose(client)
@@ -167,31 +167,31 @@ def test_a_process_of_another_namespace_has_to_be_asked(watched: Watched, namesp
 
 
 def test_one_that_has_nothing_here_has_to_be_asked_for_it_may_have_gone_without_a_word(watched: Watched) -> None:
-    client = watched.greet(TOKEN, os.getpid())
+    client = watched.handshake(TOKEN, os.getpid())
     assert watched.clients.unsure() == [client]
     client.consumers[1] = 1
     assert watched.clients.unsure() == []
 
 
 def test_one_that_greets_again_is_known_by_its_latest_connection(watched: Watched) -> None:
-    client = watched.greet(TOKEN, os.getpid())
-    assert watched.clients.greet(TOKEN + b"\0\0\0\2", Hello(2, os.getpid(), pid_namespace())) is client
+    client = watched.handshake(TOKEN, os.getpid())
+    assert watched.clients.handshake(TOKEN + b"\0\0\0\2", Hello(2, os.getpid(), pid_namespace())) is client
     assert client.sockets == (TOKEN + b"\0\0\0\2", TOKEN + b"\0\0\0\0")
     assert len(watched.clients) == 1
 
 
 def test_a_process_has_no_clients_without_end(watched: Watched) -> None:
     for number in range(1024):
-        watched.greet(number.to_bytes(16, "big"), os.getpid(), 1)
+        watched.handshake(number.to_bytes(16, "big"), os.getpid(), 1)
     with pytest.raises(ProtocolError, match=rf"process {os.getpid()} has 1024 clients here, of 1024 in all; a process"):
-        watched.greet(TOKEN, os.getpid(), 1)
-    watched.greet(TOKEN, os.getpid() + 1, 1)
-    watched.greet(bytes(16), os.getpid(), 1)  # it is known
+        watched.handshake(TOKEN, os.getpid(), 1)
+    watched.handshake(TOKEN, os.getpid() + 1, 1)
+    watched.handshake(bytes(16), os.getpid(), 1)  # it is known
     assert len(watched.clients) == 1025
 
 
 def test_a_client_has_no_consumers_without_end(watched: Watched) -> None:
-    client = watched.greet(TOKEN, os.getpid())
+    client = watched.handshake(TOKEN, os.getpid())
     client.consumers |= {number: number for number in range(4095)}
     client.check_new(4095)
     with pytest.raises(ProtocolError, match="consumer 7 of this client is open; give each a number of its own"):
@@ -252,13 +252,13 @@ def test_what_was_meant_for_the_daemon_before_is_refused(watched: Watched) -> No
 @pytest.mark.parametrize("pid", [0, 2**22 + 1, 2**31, 2**63 - 1])
 def test_a_number_that_is_no_process_has_to_be_asked_too(watched: Watched, pid: int) -> None:
     """Any number may come in a message; none may end the daemon."""
-    client = watched.greet(TOKEN, pid)
+    client = watched.handshake(TOKEN, pid)
     assert watched.clients.unsure() == [client]
 
 
 def test_clients_may_be_lost_while_they_are_gone_through(watched: Watched) -> None:
     for number in range(10):
-        watched.greet(bytes([number]) * 16, os.getpid(), 1)
+        watched.handshake(bytes([number]) * 16, os.getpid(), 1)
     for client in watched.clients:
         watched.clients.lose(client)
     assert len(watched.gone) == 10

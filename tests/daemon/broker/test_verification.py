@@ -168,7 +168,7 @@ def test_a_lane_whose_consumers_leave_meanwhile_ends_with_the_verification() -> 
 
 
 def test_a_layout_too_large_to_travel_twice_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One who sends much to a worker that sends much waits for one who waits for it."""
+    """A side that sends much to a worker that sends much waits for one who waits for it."""
     monkeypatch.setattr("loader_service.daemon.broker.build_queue._MAX_VERIFY_BYTES", 16)
     desk = BrokerHarness(workers=2, prefetch=2, verify=2)
     consumer = desk.open()

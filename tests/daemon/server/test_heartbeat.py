@@ -38,10 +38,10 @@ class Watch:
         self.until(lambda: self.service._server_socket.send(name, Ping()), "connected")
         return socket
 
-    def greet(self, client: int, namespace: int, number: int = 0) -> zmq.Socket[bytes]:
+    def handshake(self, client: int, namespace: int, number: int = 0) -> zmq.Socket[bytes]:
         """A client that is connected and has said Hello, on its socket of that number."""
         socket = self.connect(identity(client, number))
-        self.service._clients.greet(identity(client, number), Hello(1, os.getpid(), namespace))
+        self.service._clients.handshake(identity(client, number), Hello(1, os.getpid(), namespace))
         assert socket.poll(10_000)
         socket.recv_multipart()
         return socket
@@ -68,7 +68,7 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
 
 
 def test_those_who_cannot_be_seen_are_asked_again_and_again_and_no_others_that_have_consumers(watch: Watch) -> None:
-    unseen, seen = watch.greet(1, pid_namespace() + 1), watch.greet(2, pid_namespace())
+    unseen, seen = watch.handshake(1, pid_namespace() + 1), watch.handshake(2, pid_namespace())
     client = watch.service._clients.of(identity(2))
     assert client is not None
     client.consumers[1] = 1
@@ -81,7 +81,7 @@ def test_those_who_cannot_be_seen_are_asked_again_and_again_and_no_others_that_h
 
 
 def test_one_whose_connection_is_gone_is_lost_and_no_other(watch: Watch) -> None:
-    gone, _, _ = watch.greet(1, 0), watch.greet(2, 0), watch.greet(3, pid_namespace())
+    gone, _, _ = watch.handshake(1, 0), watch.handshake(2, 0), watch.handshake(3, pid_namespace())
     watch.service._beat()
     gone.close(linger=0)
     watch.until(lambda: len(watch.service._clients) == 2, "lost")
@@ -91,7 +91,7 @@ def test_one_whose_connection_is_gone_is_lost_and_no_other(watch: Watch) -> None
 def test_one_that_has_nothing_here_and_whose_connection_is_gone_is_forgotten_though_its_process_lives(
     watch: Watch,
 ) -> None:
-    gone, other = watch.greet(1, pid_namespace()), watch.greet(2, pid_namespace())
+    gone, other = watch.handshake(1, pid_namespace()), watch.handshake(2, pid_namespace())
     watch.service._beat()
     gone.close(linger=0)
     watch.until(lambda: len(watch.service._clients) == 1, "forgotten")
@@ -101,7 +101,7 @@ def test_one_that_has_nothing_here_and_whose_connection_is_gone_is_forgotten_tho
 
 def test_one_that_closed_all_but_the_socket_that_ends_its_leases_is_still_there(watch: Watch) -> None:
     """It has views, and would see them change if its leases ended with its other connections."""
-    greeted, first = watch.greet(1, 0, 1), watch.connect(identity(1, 0))
+    greeted, first = watch.handshake(1, 0, 1), watch.connect(identity(1, 0))
     greeted.close(linger=0)
     watch.until(lambda: not watch.service._server_socket.send(identity(1, 1), Ping()), "gone")
     watch.service._beat()
@@ -112,7 +112,7 @@ def test_one_that_closed_all_but_the_socket_that_ends_its_leases_is_still_there(
 
 def test_one_that_does_not_read_is_still_there(watch: Watch) -> None:
     """Stopped, say: its pace tells what becomes of it."""
-    watch.greet(1, 0)
+    watch.handshake(1, 0)
     for _ in range(3000):
         watch.service._beat()
     assert len(watch.service._clients) == 1

@@ -1,4 +1,4 @@
-"""Blame for memory that others wait for, and who could leave its lane, told from a world's own account."""
+"""The consumers that keep memory from others, and those that could leave their lane, told from a world's account."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["could_leave", "memory_blockers"]
 
 
 def memory_blockers(world: Account) -> set[int]:
-    """Those who read what stands in the slot of a demanded step, with no memory for another segment."""
+    """The consumers that read what stands in the slot of a demanded step, with no memory for another segment."""
     if world.takes(1):
         return set()
     segments = set()
@@ -22,7 +22,7 @@ def memory_blockers(world: Account) -> set[int]:
 
 
 def could_leave(world: Account, name: int) -> bool:
-    """Return whether there is memory for `name` to go on elsewhere, and for the others without what it leases."""
+    """Tell if there is memory for `name` to go on elsewhere, and for the others to go on without what it leases."""
     reference = world.reference
     reader, occupied = reference.readers[name], reference.occupied()
     spares = len(reader.held)
