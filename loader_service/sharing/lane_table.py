@@ -30,13 +30,11 @@ class Claim:
     Args:
         lane_id: the lane for which it is done.
         step: the global step.
-        slot: its place in the ring, step mod prefetch.
         placement: the segment to build into, and which use of it.
     """
 
     lane_id: int
     step: int
-    slot: int
     placement: Placement
 
 
@@ -143,7 +141,7 @@ class LaneTable:
                 lane.turn = next(self._turns)
                 placement = self.pool.use(slot.segment)
                 lane.ring.claim(step, placement)
-                return Claim(lane.lane_id, step, slot.place, placement)
+                return Claim(lane.lane_id, step, placement)
         return None
 
     def larger(self, claim: Claim, nbytes: int) -> Claim:
@@ -156,7 +154,7 @@ class LaneTable:
         slot.segment, old = segment, slot.segment
         self.pool.give(old)
         slot.placement = self.pool.use(segment)
-        return Claim(lane.lane_id, claim.step, slot.place, slot.placement)
+        return Claim(lane.lane_id, claim.step, slot.placement)
 
     def dismiss(self, claim: Claim) -> bool:
         """Return whether the claim's slot has left its ring during the build; its segment is given back then."""

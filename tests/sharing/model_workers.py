@@ -41,10 +41,9 @@ class Workers(Account):
         if claim is None:
             self.tally["waits for a spare"] += any(lane.demands() for lane in self.occupied())
             return None
-        lane, members = self.reference.lanes[claim.lane_id], self.reference.members(claim.lane_id)
+        members = self.reference.members(claim.lane_id)
         demands = {one.wanted for one in members.values() if one.demanded}
         assert claim.step in possible[claim.lane_id]
-        assert claim.slot == claim.step % lane.size
         assert self.memory.exists(claim.placement.segment), f"{claim} cannot be mapped"
         assert claim.step in demands or not (demanded or first)
         assert not first or self._turns[claim.lane_id] <= min(self._turns[one] for one in first), "not its turn"
@@ -65,7 +64,7 @@ class Workers(Account):
         """The claim's segment is too small for `nbytes`. Raises MemoryLimitError; then the claim stands as it was."""
         larger = self.lanes.rings.larger(claim, nbytes)
         assert larger.placement.nbytes >= nbytes
-        assert (larger.lane_id, larger.step, larger.slot) == (claim.lane_id, claim.step, claim.slot)
+        assert (larger.lane_id, larger.step) == (claim.lane_id, claim.step)
         del self.builds[claim.placement.segment]
         self._begin(larger)
         self.check()
