@@ -145,7 +145,7 @@ class Account:
         }
         stands = {slot.step: slot.state.value for slot in lane.ring.slots if slot.step is not None}
         assert stands == {step: state.replace("lost", "ready") for step, state in expected.steps.items()}
-        assert sorted(slot.step or 0 for slot in lane.ring.leaving) == sorted(expected.leaving)
+        assert sorted((slot.step or 0, slot.segment) for slot in lane.ring.leaving) == sorted(expected.leaving)
         assert list(lane.claimable()) == self.reference.claimable(lane.lane_id)
         assert members or expected.is_building(), f"lane {lane.lane_id} has neither member nor build"
 

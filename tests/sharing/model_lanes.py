@@ -38,13 +38,17 @@ class Reader:
 
 @dataclass
 class ReferenceLane:
-    """steps: what stands in the ring: "building", "ready", "failed", or "lost" with its segment's name."""
+    """One ring and its window.
+
+    steps: what stands in the ring: "building", "ready", "failed", or "lost" with its segment's name; segments: into
+    which each step is built; leaving: (step, segment) of builds that had no place in a smaller ring.
+    """
 
     base: int
     size: int
     steps: dict[int, str] = field(default_factory=dict)
-    leaving: list[int] = field(default_factory=list)
-    stays: bool = False
+    segments: dict[int, str] = field(default_factory=dict)
+    leaving: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def window(self) -> range:
@@ -195,14 +199,23 @@ class ReferenceLanes:
             self.leave(name)
             del self.readers[name]
 
-    def begin(self, lane_id: int, step: int) -> None:
+    def begin(self, lane_id: int, step: int, segment: str) -> None:
         self.lanes[lane_id].steps[step] = "building"
+        self.lanes[lane_id].segments[step] = segment
 
-    def end(self, lane_id: int, step: int, state: str) -> None:
+    def enlarge(self, lane_id: int, step: int, segment: str, larger: str) -> None:
+        """A build goes on in another segment."""
+        lane = self.lanes[lane_id]
+        if (step, segment) in lane.leaving:
+            lane.leaving[lane.leaving.index((step, segment))] = step, larger
+        else:
+            lane.segments[step] = larger
+
+    def end(self, lane_id: int, step: int, segment: str, state: str) -> None:
         """A build has ended as "ready", "failed", "lost", or "free" where nothing came of it."""
         lane = self.lanes[lane_id]
-        if step in lane.leaving:
-            lane.leaving.remove(step)
+        if (step, segment) in lane.leaving:
+            lane.leaving.remove((step, segment))
         elif state == "free" or step not in lane.window:
             del lane.steps[step]
         else:
@@ -274,7 +287,8 @@ class ReferenceLanes:
         if lane.size == self.prefetch:
             return
         lane.size = self.prefetch
-        lane.leaving += [step for step, state in lane.steps.items() if state == "building" and step not in lane.window]
+        beyond = [step for step, state in lane.steps.items() if state == "building" and step not in lane.window]
+        lane.leaving += [(step, lane.segments[step]) for step in beyond]
         lane.steps = {step: state for step, state in lane.steps.items() if step in lane.window}
 
 

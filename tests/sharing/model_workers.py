@@ -50,7 +50,7 @@ class Workers(Account):
         self._claims += 1
         self._turns[claim.lane_id] = self._claims
         self.tally.update(["replaced"] * (claim.placement.segment not in stood) + ["shared"] * (len(members) > 1))
-        self.reference.begin(claim.lane_id, claim.step)
+        self.reference.begin(claim.lane_id, claim.step, claim.placement.segment)
         self._begin(claim)
         self.check()
         return claim
@@ -66,6 +66,7 @@ class Workers(Account):
         assert larger.placement.nbytes >= nbytes
         assert (larger.lane_id, larger.step) == (claim.lane_id, claim.step)
         del self.builds[claim.placement.segment]
+        self.reference.enlarge(claim.lane_id, claim.step, claim.placement.segment, larger.placement.segment)
         self._begin(larger)
         self.check()
 
@@ -193,4 +194,4 @@ class Workers(Account):
 
     def _end(self, claim: Claim, state: str) -> None:
         del self.builds[claim.placement.segment]
-        self.reference.end(claim.lane_id, claim.step, state)
+        self.reference.end(claim.lane_id, claim.step, claim.placement.segment, state)
