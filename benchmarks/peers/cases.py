@@ -62,12 +62,13 @@ def _alone(name: str, **options: object) -> Callable[[Path], list[Role]]:
     return lambda _: [Role(name, dict(options))]
 
 
-def _ours(workers: int, consumers: int, start_step: object = "live") -> Callable[[Path], list[Role]]:
+def _ours(workers: int, consumers: int, compiled: str = "off") -> Callable[[Path], list[Role]]:
     def roles(directory: Path) -> list[Role]:
         endpoint = f"ipc://{directory}/daemon.sock"
         factory = "loader_service.data:synthetic_lines"
         served = {"endpoint": endpoint, "workers": workers, "directory": str(directory), "factory": factory}
-        read = {"endpoint": endpoint, "start_step": start_step}
+        served["compiled"] = compiled
+        read = {"endpoint": endpoint, "start_step": "live"}
         readers = [Role("read", {**read, "consumer": number}) for number in range(consumers)]
         return [Role("serve", served, consumes=False), *readers]
 
@@ -116,13 +117,24 @@ def _table() -> list[Case]:
     cases = [
         Case("memcpy", "M: a cold 4 MiB memcpy into a ring of 8", _alone("memcpy")),
         Case("numpy", "N: the best numpy build, in process", _alone("numpy_build")),
-        Case("loader", "our Loader, in process", _alone("loader")),
+        Case("loader", "our Loader, in process, numpy", _alone("loader", compiled="off")),
+        Case("loader_fused", "our Loader, in process, kernels", _alone("loader", compiled="on"), ("numba",)),
     ]
     cases += [
         Case(f"ours_w{workers}_c{consumers}", f"our daemon, {workers} workers, {consumers} consumers", roles)
         for workers in (1, 2)
         for consumers in (1, 2, 4, 8, 16)
         for roles in [_ours(workers, consumers)]
+    ]
+    cases += [
+        Case(
+            f"fused_w{workers}_c{consumers}",
+            f"our daemon with kernels, {workers} workers, {consumers} consumers",
+            _ours(workers, consumers, "on"),
+            ("numba",),
+        )
+        for workers in (1, 2)
+        for consumers in (1, 4)
     ]
     cases += [
         Case(

@@ -74,9 +74,12 @@ def numpy_build(counters: Counters, options: Options) -> None:
 
 
 def loader(counters: Counters, options: Options) -> None:
-    """Our Loader, in the consumer's own process."""
+    """Our Loader, in the consumer's own process. options: compiled, "on" or "off"."""
     from loader_service import Loader
+    from loader_service.contract.fused import set_compiled
     from loader_service.data import synthetic_lines
+
+    set_compiled(options["compiled"])
 
     def batches() -> Iterator[Any]:
         for batch in Loader(synthetic_lines()):
@@ -88,12 +91,13 @@ def loader(counters: Counters, options: Options) -> None:
 
 def serve(_: Counters, options: Options) -> None:
     """Our daemon, as a user runs it. options: endpoint, workers, directory (for its configuration), factory,
-    args, prefetch.
+    args, prefetch, compiled.
     """
     path = Path(options["directory"]) / "loader.toml"
     args = ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.get("args", {}).items())
     path.write_text(
         f'[server]\nendpoint = "{options["endpoint"]}"\nworkers = {options["workers"]}\n'
+        f'compiled = "{options.get("compiled", "off")}"\n'
         f'import_paths = ["{Path.cwd()}"]\n[streams.lines]\nfactory = "{options["factory"]}"\n'
         f"args = {{ {args} }}\nprefetch = {options.get('prefetch', lines.DEPTH)}\n",
         encoding="utf-8",

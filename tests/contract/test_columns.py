@@ -70,15 +70,19 @@ def test_a_sample_is_the_tree_with_one_row_of_each_leaf() -> None:
         columns[2]
 
 
-def test_an_example_has_the_parts_and_reads_nothing() -> None:
+def test_kinds_are_those_of_the_parts_and_nothing_is_read() -> None:
     def verify(found: NDArray[Any]) -> None:
         raise AssertionError("it was read")
 
-    example = Columns({"a": np.ones((2, 3), np.float32), "b": rows([0, 8], verify=verify)}, 2).example()
-    assert {name: (part.dtype.str, part.shape) for name, part in example.items()} == {
-        "a": ("<f4", (3,)),
-        "b": ("<u2", (2,)),
-    }
+    block = rows([0, 8], verify=verify)
+    assert Columns({"b": block}, 2).kinds("data") == (("b", np.dtype("<u2"), (2,)),)
+    assert Columns({"a": np.ones((2, 3), np.float32), "b": block}, 2).kinds("data") == (
+        ("a", np.dtype("<f4"), (3,)),
+        ("b", np.dtype("<u2"), (2,)),
+    )
+    assert Columns(block, 2).kinds("data") == (("data", np.dtype("<u2"), (2,)),)
+    with pytest.raises(SlotError, match="indices"):
+        Columns({"indices": block}, 2).kinds("data")
 
 
 def test_columns_of_different_lengths_are_refused() -> None:

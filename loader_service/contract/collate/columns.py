@@ -17,11 +17,15 @@ from numpy.typing import NDArray
 
 from loader_service.contract.buffers import scratch
 from loader_service.contract.collate.collator import SlotError
+from loader_service.contract.collate.tree import INDICES, row_leaves
 from loader_service.contract.fused import compiles
 from loader_service.contract.fused.rows import gather_rows
 from loader_service.errors import ArgumentError
 
-__all__ = ["Columns", "RowsOfBlock"]
+__all__ = ["Columns", "Kind", "RowsOfBlock"]
+
+Kind = tuple[str, np.dtype[Any], tuple[int, ...]]
+"""Path, dtype and shape of a part."""
 
 Verify = Callable[[NDArray[Any]], None]
 """Looks at the rows of a part once they are read, [B, ...]. Raises SlotError for the first that is wrong."""
@@ -92,8 +96,8 @@ class RowsOfBlock:
             if compiles():
                 gather_rows(self.block, np.ascontiguousarray(self.starts), as_bytes)
             else:
-                for row, start in enumerate(map(int, self.starts)):
-                    as_bytes[row] = self.block[start : start + size]
+                windows = (len(self.block) - size + 1, size)  # a row at every byte: a view of overlapping rows
+                as_bytes[...] = np.ndarray(windows, np.uint8, self.block.data, 0, (1, 1))[self.starts]
         if self.verify is not None:
             self.verify(rows)
 
@@ -131,9 +135,17 @@ class Columns(Sequence[Any]):
         place = range(self.size)[row]  # negative places count from the end; outside is IndexError
         return _mapped(self.tree, lambda leaf: _row(leaf, place))
 
-    def example(self) -> Any:
-        """A sample of the same parts, dtypes and shapes, with any values; nothing is read."""
-        return _mapped(self.tree, _example)
+    def kinds(self, name: str) -> tuple[Kind, ...]:
+        """Path, dtype and shape of each part of a sample, in the order of the tree; `name` is that of a lone one.
+
+        Nothing is read. Raises SlotError for names that a batch cannot have.
+        """
+        if type(self.tree) is dict and all(type(leaf) is RowsOfBlock for leaf in self.tree.values()):
+            found = tuple((str(key), leaf.dtype, leaf.shape) for key, leaf in self.tree.items())
+            if INDICES not in self.tree and len({path for path, _, _ in found}) == len(found):
+                return found
+        parts = row_leaves(0, _mapped(self.tree, _example), name)
+        return tuple((path, array.dtype, array.shape) for path, array in parts.items())
 
     def leaves(self) -> list[NDArray[Any] | RowsOfBlock]:
         """The columns in the order of the tree."""

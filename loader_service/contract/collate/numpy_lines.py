@@ -128,7 +128,7 @@ def _reader(samples: Sequence[ImageSample]) -> Callable[[int], _Image]:
 
 
 def _numbers(augmentation: Any, context: BatchContext, first: int, count: int) -> tuple[Any, ...]:
-    """Arguments of the edits of rows [first, first + count): numbers drawn for all at once, or the keys alone."""
+    """Draw the numbers that the edits of rows [first, first + count) take, for all at once; or give their keys."""
     if augmentation is None or getattr(augmentation, "draws", None) == 0:
         return ()
     slots = np.arange(context.first_slot + first, context.first_slot + first + count, dtype=np.uint64)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from loader_service.contract.checks import checked_text, set_fields
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
-from loader_service.contract.collate.columns import Columns, RowsOfBlock
+from loader_service.contract.collate.columns import Columns, Kind, RowsOfBlock
 from loader_service.contract.collate.tree import INDICES, arrays_of_one_kind, leaves, row_leaves
 from loader_service.contract.layout import Layout
 
@@ -44,15 +45,13 @@ class StackCollator:
     def plan(self, samples: Sequence[Any], context: BatchContext) -> Layout:
         """Plan the layout of `samples`. Raises SlotError where a sample does not fit the first."""
         if isinstance(samples, Columns):
-            first = row_leaves(0, samples.example(), self.name)
-        else:
-            first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
+            return _layout(samples.kinds(self.name), len(samples))
+        first = row_leaves(0, samples[0], self.name) if samples else leaves(context.example, self.name)
         expected = {path: (array.dtype, array.shape) for path, array in first.items()}
-        if not isinstance(samples, Columns) and arrays_of_one_kind(samples) is None:
+        if arrays_of_one_kind(samples) is None:
             for row, sample in enumerate(samples):
                 _check(row, sample, self.name, expected)
-        tensors = [(path, dtype, (len(samples), *shape)) for path, (dtype, shape) in expected.items()]
-        return Layout.plan([*tensors, (INDICES, np.int64, (len(samples),))])
+        return _layout(tuple((path, dtype, shape) for path, (dtype, shape) in expected.items()), len(samples))
 
     def write(self, samples: Sequence[Any], context: BatchContext, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Fill `tensors` (views of the planned layout, any old content). Raises SlotError."""
@@ -71,6 +70,12 @@ class StackCollator:
         for path, parts in zip((path for path in tensors if path != INDICES), arrays, strict=True):
             length, *rest = parts[0].shape
             np.concatenate(parts, out=tensors[path].reshape(len(parts) * length, *rest))  # [B, L, …] -> [B · L, …]
+
+
+@lru_cache(maxsize=256)
+def _layout(kinds: tuple[Kind, ...], count: int) -> Layout:
+    tensors = [(path, dtype, (count, *shape)) for path, dtype, shape in kinds]
+    return Layout.plan([*tensors, (INDICES, np.int64, (count,))])
 
 
 def _write_column(column: NDArray[Any] | RowsOfBlock, tensor: NDArray[Any]) -> None:

@@ -107,7 +107,8 @@ def write_images(
             _write_image(source, width, True, gain, offset, pad, image)
         else:
             size = lines * widths[row]
-            scratch[:size] = source[:size]
+            for i in range(np.uintp(size)):
+                scratch[i] = source[i]
             run_program(scratch[:size].reshape(channels, height, widths[row]), rng, program)
             _write_image(scratch, width, False, _ONE, _ONE, pad, image)
     publish()
@@ -140,8 +141,9 @@ def write_states(seed: Any, epoch: Any, step: Any, first_slot: Any, states: Any)
 @kernel("void(Array(int32, 1, 'C', True), Array(int64, 1, 'C', True), Array(int64, 1, 'C', True), int32[::1])")
 def write_targets(values: Any, starts: Any, lengths: Any, targets: Any) -> None:
     """The targets of all rows, one behind the other: int32 [sum of lengths]."""
-    at = 0
+    at = np.uintp(0)
     for row in range(starts.size):
-        for i in range(lengths[row]):
-            targets[at + i] = values[starts[row] + i]
-        at += lengths[row]
+        first, length = np.uintp(starts[row]), np.uintp(lengths[row])
+        for i in range(length):
+            targets[at + i] = values[first + i]
+        at += length
