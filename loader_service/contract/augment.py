@@ -43,9 +43,12 @@ _ADD_LANES = np.uint64(0x0001000100010001)
 
 
 class Augmentation(ABC):
-    """Checks the fields of the dataclasses below, finite float32 numbers, and keeps them as floats.
+    """Base of augmentations: a dataclass whose fields are finite float32 numbers, with `draw` and `apply`.
 
-    draws: the length of `draw`'s answer.
+    The fields are checked and kept as floats. Called as `augmentation(image, rng)`, it draws and applies.
+
+    Attributes:
+        draws: the length of `draw`'s answer.
     """
 
     __slots__ = ()
@@ -58,7 +61,11 @@ class Augmentation(ABC):
 
     @abstractmethod
     def draw(self, rng: SampleRng | RngArray) -> Drawn:
-        """The numbers that `apply` takes, of one generator or of many."""
+        """Draw the numbers that `apply` takes.
+
+        Args:
+            rng: one generator, whose numbers are numpy scalars, or many, whose numbers are arrays [N] of the same bits.
+        """
 
     @abstractmethod
     def apply(self, image: Image, /, *drawn: Any) -> None:
@@ -81,9 +88,17 @@ class Augmentation(ABC):
 
 @dataclass(frozen=True, slots=True)
 class GainOffset(Augmentation):
-    """A random contrast and brightness: one single for the gain, then one normal for the offset.
+    """A random contrast and brightness (R51): one single for the gain, then one normal for the offset.
 
     image = image · gain + offset, gain = gain_low + gain_span · single, offset = offset_deviation · normal.
+
+    Args:
+        gain_low: the least gain.
+        gain_span: gains lie in [gain_low, gain_low + gain_span).
+        offset_deviation: the standard deviation of the offset, in units of the image.
+
+    Raises:
+        ArgumentError: a field is not finite in float32.
 
     >>> image = np.ones((1, 1, 2), np.float32)
     >>> GainOffset()(image, SampleRng(key=0))
@@ -118,9 +133,15 @@ class GainOffset(Augmentation):
 
 @dataclass(frozen=True, slots=True)
 class Noise(Augmentation):
-    """Adds to every pixel a number of its own, about normal with this deviation (a sum of eight random bytes).
+    """Noise of its own for every pixel, about normal: a sum of eight random bytes (R52).
 
     One u64 of the generator is the key of all pixels: pixel i, row-major, has the i-th output of SplitMix64 from it.
+
+    Args:
+        deviation: its standard deviation, in units of the image.
+
+    Raises:
+        ArgumentError: the field is not finite in float32.
     """
 
     deviation: float = 0.05
@@ -160,9 +181,15 @@ def _byte_sums(bits: NDArray[np.uint64], half: NDArray[np.uint64]) -> NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class Blur(Augmentation):
-    """Mixes each pixel with its left and right neighbours: weights a/2, 1 - a, a/2 with a = strength · single.
+    """A random blur along the line (R53): weights a/2, 1 - a, a/2 of a pixel and its neighbours, a = strength · single.
 
-    strength: in [0, 1]; the outermost columns count as their own neighbours.
+    The outermost columns count as their own neighbours.
+
+    Args:
+        strength: the most, in [0, 1].
+
+    Raises:
+        ArgumentError: the field lies outside its range.
     """
 
     strength: float = 0.5
@@ -194,9 +221,16 @@ class Blur(Augmentation):
 
 @dataclass(frozen=True, slots=True)
 class Shear(Augmentation):
-    """Slants a line: row y moves by slope · (H/2 - y) columns, slope uniform in ±largest, whole columns.
+    """A random slant (R54): row y moves by slope · (H/2 - y) columns, whole ones, slope uniform in ±largest.
 
-    What comes in from outside is `fill`; the width stays. largest: in [0, 1000].
+    The width stays.
+
+    Args:
+        largest: the most columns for each row, in [0, 1000].
+        fill: stands where nothing moves to, in units of the image.
+
+    Raises:
+        ArgumentError: a field lies outside its range.
     """
 
     largest: float = 0.3
@@ -229,9 +263,14 @@ class Shear(Augmentation):
 
 @dataclass(frozen=True, slots=True)
 class Erase(Augmentation):
-    """Fills a random rectangle with `fill`: up to `largest` of the height and of the width, anywhere.
+    """A random rectangle that is filled (R55), anywhere in the image.
 
-    largest: in [0, 1].
+    Args:
+        largest: its most height and width, as a part of the image's, in [0, 1].
+        fill: stands in it, in units of the image.
+
+    Raises:
+        ArgumentError: a field lies outside its range.
     """
 
     largest: float = 0.25
@@ -260,7 +299,13 @@ class Erase(Augmentation):
 
 
 class Compose:
-    """Several augmentations, one after the other, on the numbers of one generator. Raises ArgumentError.
+    """Several augmentations, one after the other, on the numbers of one generator (R56).
+
+    Args:
+        augmentations: objects such as GainOffset(), compositions, or what an `image_kernel` gives.
+
+    Raises:
+        ArgumentError: one of them is none.
 
     >>> Compose(GainOffset(), Noise())
     Compose(GainOffset(gain_low=0.75, gain_span=0.5, offset_deviation=0.125), Noise(deviation=0.05))

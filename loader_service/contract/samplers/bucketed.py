@@ -43,8 +43,15 @@ def _checked_lengths(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np
 class BucketedSampler:
     """Every index once an epoch (without a rest that makes no batch), batched with others of like length.
 
-    lengths: of every sample, integers in [0, 2^32); pool_batches: batches that are sorted together, at least 1; without
-    drop_last the short batch may come at any step. Raises ArgumentError.
+    Args:
+        lengths: of every sample, integers [n] in [0, 2^32), n < 2^32.
+        batch_size: B, in [1, 2^31 - 1].
+        pool_batches: batches that are sorted together, at least 1.
+        seed: an integer, taken modulo 2^64.
+        drop_last: leave out a rest that makes no batch; without it the short batch may come at any step (R36).
+
+    Raises:
+        ArgumentError: an argument outside its range, or an epoch without a step.
 
     >>> BucketedSampler([9, 1, 5, 2], batch_size=2, pool_batches=2, seed=0).steps_per_epoch
     2
@@ -77,7 +84,7 @@ class BucketedSampler:
         return type(self), (self.lengths, self.batch_size, self.pool_batches, self.seed, self.drop_last)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Dataset indices of the batch, int64 [B]."""
+        """Give the dataset indices of the batch, int64 [B]. Raises ArgumentError for another epoch or step."""
         epoch = checked_int("epoch", epoch, 0, 2**64 - 1)
         step = checked_int("step in epoch", step, 0, self.steps_per_epoch - 1)
         ordered, batch_at = self._plan(epoch)

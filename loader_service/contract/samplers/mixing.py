@@ -52,11 +52,17 @@ def _cumulative(shares: tuple[float, ...], drawable: Sequence[int]) -> NDArray[n
 
 
 class MixingSampler:
-    """Every slot draws a source by share, then an index of that source, independently and with replacement.
+    """Draws from several sources (R29 to R33): for every slot a source by share, then an index of it, with replacement.
 
-    sizes: samples of each source, which lie one behind the other in the dataset (`data.ConcatDataset`); shares: one
-    for each, finite, >= 0, of any sum; steps_per_epoch: default floor(sum of sizes / batch_size), at least 1. A
-    source with share 0 or size 0 is never drawn. Raises ArgumentError.
+    Args:
+        sizes: samples of each source, which lie one behind the other in the dataset (`data.ConcatDataset`).
+        shares: one for each source, finite, at least 0, of any sum; a source of share or size 0 is never drawn.
+        batch_size: B, in [1, 2^31 - 1].
+        seed: an integer, taken modulo 2^64.
+        steps_per_epoch: at least 1; None: floor(sum of sizes / batch_size), at least 1.
+
+    Raises:
+        ArgumentError: an argument outside its range, or no source that can be drawn.
 
     >>> MixingSampler([10, 20], [1, 3], batch_size=4, seed=0).steps_per_epoch
     7
@@ -93,7 +99,7 @@ class MixingSampler:
         return f"MixingSampler({self.sizes}, {self.shares}, {self.batch_size}, {self.seed}, {self.steps_per_epoch})"
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Dataset indices of the batch, int64 [B]."""
+        """Give the dataset indices of the batch, int64 [B]. Raises ArgumentError for another epoch or step."""
         epoch = checked_int("epoch", epoch, 0, 2**64 - 1)
         step = checked_int("step in epoch", step, 0, self.steps_per_epoch - 1)
         slots = np.arange(self.batch_size, dtype=np.uint64)

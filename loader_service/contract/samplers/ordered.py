@@ -22,9 +22,15 @@ __all__ = ["SequentialSampler", "ShuffledSampler"]
 
 @dataclass(frozen=True)
 class SequentialSampler:
-    """Position p of every epoch is index p.
+    """The samples in their order (R27): position p of every epoch is index p.
 
-    n: dataset size, 1 to 2^63; batch_size B: at least 1. Raises ArgumentError where an epoch has no step.
+    Args:
+        n: samples of the dataset, in [1, 2^63].
+        batch_size: B, in [1, 2^31 - 1].
+        drop_last: leave out a last batch that would be short.
+
+    Raises:
+        ArgumentError: an argument outside its range, or an epoch without a step.
 
     >>> SequentialSampler(10, 4).indices(epoch=0, step=1)
     array([4, 5, 6, 7])
@@ -43,7 +49,7 @@ class SequentialSampler:
         return count_steps(self.n, self.batch_size, self.drop_last)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Dataset indices of the batch, int64 [B]."""
+        """Give the dataset indices of the batch, int64 [B]. Raises ArgumentError for another epoch or step."""
         return _fresh(self, epoch, step)
 
     def write_indices(self, epoch: int, step: int, out: NDArray[np.int64]) -> int:
@@ -59,9 +65,19 @@ class SequentialSampler:
 
 @dataclass(frozen=True)
 class ShuffledSampler:
-    """Position p of epoch e is index permute(p, n, derive(seed, e, 0, 0, 101)): every index once an epoch.
+    """Every sample once an epoch in a keyed order: position p is index permute(p, n, derive(seed, e, 0, 0, 101)) (R28).
 
-    Arguments as SequentialSampler; seed: any int, taken modulo 2^64.
+    Args:
+        n: samples of the dataset, in [1, 2^63].
+        batch_size: B, in [1, 2^31 - 1].
+        seed: an integer, taken modulo 2^64.
+        drop_last: leave out a last batch that would be short.
+
+    Raises:
+        ArgumentError: an argument outside its range, or an epoch without a step.
+
+    >>> ShuffledSampler(10, 4, seed=0).steps_per_epoch
+    2
     """
 
     n: int
@@ -78,7 +94,7 @@ class ShuffledSampler:
         return count_steps(self.n, self.batch_size, self.drop_last)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Dataset indices of the batch, int64 [B]."""
+        """Give the dataset indices of the batch, int64 [B]. Raises ArgumentError for another epoch or step."""
         return _fresh(self, epoch, step)
 
     def write_indices(self, epoch: int, step: int, out: NDArray[np.int64]) -> int:
