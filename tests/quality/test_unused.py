@@ -14,7 +14,8 @@ from loader_service.daemon.config.options import PipelineConfig, ServerConfig, S
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for folder in ("loader_service", "client") for path in (ROOT / folder).rglob("*.py"))
-USERS = [path for folder in ("benchmarks", "tools", "docs") for path in (ROOT / folder).rglob("*.*")]
+FILES = [path for folder in ("benchmarks", "tools", "docs") for path in (ROOT / folder).rglob("*.*")]
+USERS = [path for path in FILES if path.suffix in (".py", ".md")]  # no pictures
 USERS += [ROOT / "README.md", ROOT / "pyproject.toml", *SOURCES]
 _EXPORTING = "__init__.py"
 
