@@ -49,7 +49,7 @@ def test_leaves_are_named_by_their_paths(sample: Any, paths: list[str]) -> None:
         np.array(["a"]),
         np.array([1, "a"], object),
         np.datetime64("2020-01-01"),
-        np.timedelta64(1),
+        np.timedelta64(1, "s"),
         np.zeros(2, "i4,f4"),
         np.longdouble(1),
         np.zeros(2, np.clongdouble),
