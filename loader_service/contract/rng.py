@@ -246,7 +246,8 @@ class SampleRng:
         Raises:
             ArgumentError: another `n`.
         """
-        n = checked_int("n", n, 1, 2**64)
+        if type(n) is not int or not 1 <= n <= 2**64:  # the usual case costs no call
+            n = checked_int("n", n, 1, 2**64)
         product = self.next_u64() * n
         low = product & MASK64
         if low < n:

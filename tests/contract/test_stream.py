@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from loader_service.contract.augment import GainOffset
-from loader_service.contract.collate import BatchContext, ImageBatchCollator
+from loader_service.contract.collate import BatchContext, ImageBatchCollator, SlotError, StackCollator
 from loader_service.contract.layout import ALIGNMENT, Layout
 from loader_service.contract.rng import SampleRng, derive
 from loader_service.contract.sample import ImageSample
@@ -258,3 +258,89 @@ def test_a_sampler_that_answers_no_indices_is_an_error_of_its_step(answer: Any) 
     stream = Stream(SyntheticLines(count=8), Answering(answer), ImageBatchCollator(), seed=0)
     with pytest.raises(BuildError, match="step 5 could not be built"):
         stream.build(5)
+
+
+class TorchSampler:
+    """A sampler of torch's: it gives its order by iteration."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+class Iterable:
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+class Strange:
+    """A sampler that says its numbers in other types."""
+
+    def __init__(self, n: Any = 8, steps: Any = 4) -> None:
+        self.n, self.steps_per_epoch = n, steps
+
+    def indices(self, epoch: int, step: int) -> Any:
+        return np.arange(2, dtype=np.uint8) + np.uint8(2 * step)
+
+
+def collate(samples: list[Any]) -> Any:
+    return np.stack(samples)
+
+
+NUMBERS: dict[str, Any] = {
+    "dataset": list(range(8)),
+    "sampler": SequentialSampler(8, 2),
+    "collator": StackCollator(),
+    "seed": 0,
+}
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"collator": collate}, "collator is <function collate .*which has no pads, plan, write; use StackCollator"),
+    ({"collator": None}, "collator is None.*use StackCollator, PadCollator or ImageBatchCollator"),
+    ({"collator": StackCollator}, "collator is <class .*use StackCollator"),
+    ({"sampler": TorchSampler()}, "sampler is .*which has no n, steps_per_epoch, indices; use SequentialSampler"),
+    ({"sampler": Strange(steps=2.0)}, r"the sampler's steps_per_epoch is 2\.0; it must be an integer"),
+    ({"sampler": Strange(steps=0)}, "the sampler's steps_per_epoch is 0"),
+    ({"sampler": Strange(n=True)}, "the sampler's n is True"),
+    ({"dataset": Iterable()}, "dataset is .*which has no __len__, __getitem__; a dataset has"),
+    ({"dataset": None}, "dataset is None"),
+    ({"transform": lambda sample: sample}, r"transform takes \(sample\); it is called as transform\(sample, rng\)"),
+    ({"transform": 5}, r"transform is 5; it must be a function, which is called as transform\(sample, rng\)"),
+    ({"version": 3}, "version is 3; it must be a text"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), WRONG, ids=[told[:30] for _, told in WRONG])
+def test_a_part_that_no_stream_can_use_is_refused_at_once_with_what_to_use(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        Stream(**NUMBERS | changes)
+
+
+def test_a_dataset_whose_length_fails_is_refused_with_the_reason() -> None:
+    class Unsized(list[int]):
+        def __len__(self) -> int:
+            raise NotImplementedError("no length here")
+
+    with pytest.raises(ArgumentError, match=r"len\(dataset\) raised NotImplementedError: no length here"):
+        Stream(**NUMBERS | {"dataset": Unsized([1])})
+
+
+def test_a_samplers_numbers_of_numpy_are_taken_as_the_equal_ints() -> None:
+    stream = Stream(**NUMBERS | {"sampler": Strange(np.int64(8), np.array(4))})
+    assert type(stream.steps_per_epoch) is int
+    batch = stream.build(6)
+    assert (batch["data"].tolist(), batch.epoch, batch.step_in_epoch) == ([4, 5], 1, 2)
+    assert all(type(number) is int for number in (batch.step, batch.epoch, batch.step_in_epoch, batch.rows))
+
+
+def test_a_row_of_numpys_names_slot_and_index_as_ints() -> None:
+    class Refusing(StackCollator):
+        def write(self, samples: Any, context: Any, tensors: Any) -> None:
+            row: Any = np.argmax([0, 1])
+            raise SlotError(row, ValueError("no"))
+
+    with pytest.raises(BuildError) as caught:
+        Stream(**NUMBERS | {"collator": Refusing()}).build(1)
+    assert (caught.value.slot, caught.value.index) == (1, 3)
+    assert type(caught.value.slot) is type(caught.value.index) is int
