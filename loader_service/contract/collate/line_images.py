@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from loader_service.contract.buffers import scratch
 from loader_service.contract.checks import MAX_N, checked_callable, checked_float32, checked_int, set_fields
 from loader_service.contract.collate.collator import BatchContext, Padding, SlotError
 from loader_service.contract.collate.compiled_lines import one_block, segments, write_lines
@@ -35,6 +36,7 @@ ImageEdit = Callable[[NDArray[np.float32], SampleRng], Any]
 those of `contract.augment`, is drawn for a whole batch at once: the same bits, faster."""
 
 _INT32 = np.iinfo(np.int32)
+_TARGET_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -116,10 +118,28 @@ def _write_ragged(samples: RaggedImages, tensors: Mapping[str, NDArray[Any]]) ->
     if compiles():
         write_targets(samples.targets, samples.target_starts, samples.target_lengths, tensors["targets"])
         return
-    targets, at = tensors["targets"], 0
-    for start, length in zip(map(int, samples.target_starts), map(int, samples.target_lengths), strict=True):
-        targets[at : at + length] = samples.targets[start : start + length]
-        at += length
+    at = 0
+    for first in range(0, len(samples), _TARGET_ROWS):
+        starts = samples.target_starts[first : first + _TARGET_ROWS]
+        at += _gather(samples.targets, starts, samples.target_lengths[first:], tensors["targets"][at:])
+
+
+def _gather(
+    values: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64], out: NDArray[np.int32]
+) -> int:
+    """Write values[start : start + length] of some rows, one behind the other. Returns how many elements these are."""
+    there = np.flatnonzero(lengths[: len(starts)])
+    starts, lengths = starts[there], lengths[there]
+    ends = np.add.accumulate(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    if total:
+        places = scratch("target places", (total,), np.int64)
+        places.fill(1)
+        places[0] = starts[0]
+        places[ends[:-1]] = starts[1:] - starts[:-1] - lengths[:-1] + 1  # from the end of one row to the next begin
+        np.add.accumulate(places, out=places)
+        np.take(values, places, out=out[:total], mode="clip")  # all lie within; to look, numpy would copy `out`
+    return total
 
 
 def _write_listed(samples: Sequence[ImageSample], tensors: Mapping[str, NDArray[Any]]) -> None:

@@ -28,7 +28,7 @@ _Image = NDArray[np.float32]
 _Edit = Callable[[_Image, _Image, tuple[Any, ...]], _Image]
 """`edit(source, room, numbers)`: the edited image, in `room`, [C, H, W] contiguous; or `source` itself."""
 
-_BLOCK_ROWS = 64
+_BLOCK_ROWS = 128
 """Rows whose numbers are drawn together: none of the arrays that this takes is of 4 KiB."""
 
 
@@ -71,20 +71,24 @@ def _write_sorted(rows: _Rows, widths: NDArray[np.int64], drawn: tuple[_Image, .
 
     drawn: gain and offset of each row, or nothing.
     """
-    images, read, begin = rows.images, rows.read, rows.first
-    count, lines, padded = len(images), images.shape[1] * images.shape[2], images.shape[3]
-    targets = images.reshape(count, lines, padded)  # [B, C, H, Wp] -> [B, C·H, Wp]
+    count, lines, padded = len(rows.images), rows.images.shape[1] * rows.images.shape[2], rows.images.shape[3]
+    targets = rows.images.reshape(count, lines, padded)  # [B, C, H, Wp] -> [B, C·H, Wp]
     wide = scratch("padded image", (lines, padded))
     wide.fill(pad_value)
-    room, multiply, add = scratch("augmentation", (lines * padded,)), np.multiply, np.add
     order = np.argsort(widths, kind="stable")
-    gains, offsets = (numbers[order] for numbers in drawn) if drawn else (repeat(None), repeat(None))
-    for row, width, gain, offset in zip(order.tolist(), map(int, widths[order]), gains, offsets, strict=False):
-        edited = read(begin + row)
-        if gain is not None:
-            edited = multiply(edited, gain, room[: edited.size].reshape(edited.shape))
-            add(edited, offset, edited)
-        wide[:, :width] = edited.reshape(lines, width)
+    sources = (rows.read(rows.first + row) for row in map(int, order))
+    if not drawn:
+        for row, width, source in zip(order, map(int, widths[order]), sources, strict=True):
+            wide[:, :width] = source.reshape(lines, width)
+            targets[row] = wide
+        return
+    room, multiply, add = scratch("augmentation", (lines * padded,)), np.multiply, np.add
+    gains, offsets = (numbers[order] for numbers in drawn)
+    for row, width, source, gain, offset in zip(order, map(int, widths[order]), sources, gains, offsets, strict=True):
+        edited = room[: lines * width].reshape(lines, width)
+        multiply(source.reshape(lines, width), gain, edited)
+        add(edited, offset, edited)
+        wide[:, :width] = edited
         targets[row] = wide
 
 
