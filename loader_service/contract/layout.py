@@ -146,6 +146,7 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of its elements."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 

@@ -46,6 +46,7 @@ class SequentialSampler:
 
     @property
     def steps_per_epoch(self) -> int:
+        """S, the number of steps of an epoch, at least 1 (R24)."""
         return count_steps(self.n, self.batch_size, self.drop_last)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
@@ -91,6 +92,7 @@ class ShuffledSampler:
 
     @property
     def steps_per_epoch(self) -> int:
+        """S, the number of steps of an epoch, at least 1 (R24)."""
         return count_steps(self.n, self.batch_size, self.drop_last)
 
     def indices(self, epoch: int, step: int) -> NDArray[np.int64]:
