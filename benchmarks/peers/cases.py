@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.peers import jpegs
-from benchmarks.peers.roles import Options
+from benchmarks.peers.options import Options
 
 __all__ = ["CASES", "Case", "Role", "missing"]
 

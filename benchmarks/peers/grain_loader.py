@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import lines
-from benchmarks.peers.roles import Options
+from benchmarks.peers.options import Options
 
 __all__ = ["batches"]
 

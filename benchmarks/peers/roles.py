@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from benchmarks.peers import lines
 from benchmarks.peers.counters import Counters
+from benchmarks.peers.options import Options
 
-__all__ = ["ROLES", "Options", "consume", "main"]
+__all__ = ["ROLES", "consume", "main"]
 
-Options = dict[str, Any]
 _Images = Callable[[Any], NDArray[np.float32]]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from spdl.pipeline import PipelineBuilder
 
 from benchmarks.peers import lines
-from benchmarks.peers.roles import Options
+from benchmarks.peers.options import Options
 
 __all__ = ["batches"]
 

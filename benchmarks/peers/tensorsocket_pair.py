@@ -12,7 +12,7 @@ from typing import Any
 from tensorsocket import TensorConsumer, TensorProducer
 
 from benchmarks.peers import lines
-from benchmarks.peers.roles import Options
+from benchmarks.peers.options import Options
 from benchmarks.peers.torch_loader import line_loader
 
 __all__ = ["batches", "produce"]

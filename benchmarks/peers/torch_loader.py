@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from benchmarks.peers import jpegs, lines
-from benchmarks.peers.roles import Options
+from benchmarks.peers.options import Options
 
 __all__ = ["batches", "jpeg_batches", "line_loader"]
 
