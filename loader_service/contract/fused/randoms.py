@@ -1,7 +1,7 @@
 """SplitMix64 within kernels: keys, draws and the keyed permutation, in unsigned 64-bit arithmetic.
 
 Owns the random numbers that kernels draw. A generator is a uint64 array of one element, its state. Invariant: the bits
-are those of `SampleRng`, `derive` and `permute`, compiled and in Python (R numbers: docs/specification.md).
+are those of `SampleRng`, `derive` and `permute`, compiled and in Python.
 """
 
 from __future__ import annotations
