@@ -69,7 +69,7 @@ def _has_numba() -> bool:
 class Kernel:
     """A function that runs compiled where the process compiles; kernels may call kernels.
 
-    Elsewhere those of a user's own, and the draws that they use, run in Python; the work of all others is done by numpy.
+    Elsewhere those of a user, and the draws that they use, run in Python; the work of all others is done by numpy.
 
     function: as it was written; signature: of numba, for kernels that are compiled before their first call.
     """
