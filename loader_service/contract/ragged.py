@@ -8,7 +8,7 @@ object for each image. Fails with ArgumentError, which names the row that does n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -80,14 +80,19 @@ class RaggedImages(Sequence[ImageSample]):
     @overload
     def __getitem__(self, row: slice, /) -> Sequence[ImageSample]: ...
     def __getitem__(self, row: int | slice, /) -> Any:
-        """The sample of one row, as views of the blocks; of a slice, a list of them."""
+        """The sample of one row, as views of the blocks; of a slice, the rows of it in the same blocks."""
         if isinstance(row, slice):
-            return [self[one] for one in range(*row.indices(len(self)))]
+            return self._rows(row)
         start, width = int(self.starts[row]), int(self.widths[row])
         first, length = int(self.target_starts[row]), int(self.target_lengths[row])
         image = self.values[start : start + self.channels * self.height * width]
         shaped = image.reshape(self.channels, self.height, width)  # [C·H·W] -> [C, H, W]
         return ImageSample(shaped, self.targets[first : first + length], int(self.labels[row]))
+
+    def _rows(self, rows: slice) -> RaggedImages:
+        names = ("starts", "widths", "target_starts", "target_lengths", "labels")
+        some: dict[str, Any] = {name: np.ascontiguousarray(getattr(self, name)[rows]) for name in names}
+        return replace(self, **some)
 
 
 def _check_array(name: str, array: Any, dtype: type[np.generic], count: int | None) -> None:

@@ -7,8 +7,7 @@ that it allocates each time. Fails with SlotError where an augmentation does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -47,58 +46,57 @@ def write_images(
     Raises:
         SlotError: If the augmentation raises, for the first row where it does.
     """
-    read = _reader(samples)
     for first in range(0, len(samples), _BLOCK_ROWS):
-        rows = _Rows(first, images[first : first + _BLOCK_ROWS], read)
-        numbers = _numbers(augmentation, context, first, len(rows.images))
+        rows = images[first : first + _BLOCK_ROWS]
+        numbers = _numbers(augmentation, context, first, len(rows))
         if augmentation is None or type(augmentation) is GainOffset:  # cannot fail, so in any order
-            _write_sorted(rows, _widths(samples, first, len(rows.images)), numbers, pad_value)
+            part = samples if len(rows) == len(samples) else samples[first : first + len(rows)]
+            _write_sorted(part, rows, numbers, pad_value)
         else:
-            _write_in_order(rows, numbers, _editor(augmentation), pad_value)
+            _write_in_order(samples, first, rows, numbers, _editor(augmentation), pad_value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The rows of a batch from `first` on: where they are written, [N, C, H, Wp], and what reads the image of a row."""
-
-    first: int
-    images: _Image
-    read: Callable[[int], _Image]
-
-
-def _write_sorted(rows: _Rows, widths: NDArray[np.int64], drawn: tuple[_Image, ...], pad_value: float) -> None:
+def _write_sorted(samples: Sequence[ImageSample], images: _Image, drawn: tuple[_Image, ...], pad_value: float) -> None:
     """From the narrowest to the widest: so the columns behind each hold padding already, in one padded scratch image.
 
     drawn: gain and offset of each row, or nothing.
     """
-    count, lines, padded = len(rows.images), rows.images.shape[1] * rows.images.shape[2], rows.images.shape[3]
-    targets = rows.images.reshape(count, lines, padded)  # [B, C, H, Wp] -> [B, C·H, Wp]
+    lines, padded = images.shape[1] * images.shape[2], images.shape[3]
+    targets = images.reshape(len(images), lines, padded)  # [B, C, H, Wp] -> [B, C·H, Wp]
     wide = scratch("padded image", (lines, padded))
     wide.fill(pad_value)
+    widths = _widths(samples)
     order = np.argsort(widths, kind="stable")
-    sources = (rows.read(rows.first + row) for row in map(int, order))
+    rows = zip(order, map(int, widths[order]), _flat(samples, order, lines), strict=True)
     if not drawn:
-        for row, width, source in zip(order, map(int, widths[order]), sources, strict=True):
+        for row, width, source in rows:
             wide[:, :width] = source.reshape(lines, width)
             targets[row] = wide
         return
     room, multiply, add = scratch("augmentation", (lines * padded,)), np.multiply, np.add
     gains, offsets = (numbers[order] for numbers in drawn)
-    for row, width, source, gain, offset in zip(order, map(int, widths[order]), sources, gains, offsets, strict=True):
-        edited = room[: lines * width].reshape(lines, width)
-        multiply(source.reshape(lines, width), gain, edited)
+    for (row, width, source), gain, offset in zip(rows, gains, offsets, strict=True):
+        edited = room[: source.size]
+        multiply(source, gain, edited)
         add(edited, offset, edited)
-        wide[:, :width] = edited
+        wide[:, :width] = edited.reshape(lines, width)
         targets[row] = wide
 
 
-def _write_in_order(rows: _Rows, numbers: tuple[Any, ...], edit: _Edit, pad_value: float) -> None:
+def _write_in_order(
+    samples: Sequence[ImageSample],
+    first: int,
+    images: _Image,
+    numbers: tuple[Any, ...],
+    edit: _Edit,
+    pad_value: float,
+) -> None:
     """From the first row to the last, so that the error of an augmentation is always that of the first row with one."""
-    room = scratch("augmentation", (rows.images[0].size,))
+    room = scratch("augmentation", (images[0].size,))
     drawn = zip(*numbers, strict=True) if numbers else repeat(())
-    for row, (target, own) in enumerate(zip(rows.images, drawn, strict=False), rows.first):
+    for row, (target, own) in enumerate(zip(images, drawn, strict=False), first):
         target.fill(pad_value)  # all of it: less time than the columns at the right alone
-        source = rows.read(row)
+        source = samples[row].image
         try:
             edited = edit(source, room[: source.size].reshape(source.shape), own)  # room -> [C, H, W_i]
         except Exception as error:
@@ -106,29 +104,18 @@ def _write_in_order(rows: _Rows, numbers: tuple[Any, ...], edit: _Edit, pad_valu
         target[:, :, : source.shape[2]] = edited
 
 
-def _widths(samples: Sequence[ImageSample], first: int, count: int) -> NDArray[np.int64]:
+def _widths(samples: Sequence[ImageSample]) -> NDArray[np.int64]:
     if isinstance(samples, RaggedImages):
-        return samples.widths[first : first + count]
-    return np.array([sample.image.shape[2] for sample in samples[first : first + count]], np.int64)
+        return samples.widths
+    return np.array([sample.image.shape[2] for sample in samples], np.int64)
 
 
-def _reader(samples: Sequence[ImageSample]) -> Callable[[int], _Image]:
-    """Reads the image of a row, [C, H, W_i]."""
+def _flat(samples: Sequence[ImageSample], order: NDArray[np.intp], lines: int) -> Iterator[_Image]:
+    """The images in this order, each flat."""
     if not isinstance(samples, RaggedImages):
-        return lambda row: samples[row].image
-    channels, height, values, starts, widths = (
-        samples.channels,
-        samples.height,
-        samples.values,
-        samples.starts,
-        samples.widths,
-    )
-
-    def read(row: int) -> _Image:
-        start, width = int(starts[row]), int(widths[row])
-        return values[start : start + channels * height * width].reshape(channels, height, width)
-
-    return read
+        return (samples[row].image.reshape(-1) for row in order)
+    values, spans = samples.values, zip(map(int, samples.starts[order]), map(int, samples.widths[order]), strict=True)
+    return (values[start : start + lines * width] for start, width in spans)
 
 
 def _numbers(augmentation: Any, context: BatchContext, first: int, count: int) -> tuple[Any, ...]:
