@@ -14,6 +14,7 @@ nox.options.sessions = ["lint", "types", "tests", "compiled"]
 nox.needs_version = ">=2024.4.15"
 
 _IN_TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
+_COMPILE = "import loader_service.contract.stream, loader_service.contract.fused as fused; print(fused.warm_up())"
 _COMPILED = ["tests/compiled", "tests/contract", "tests/vectors", "tests/data", "tests/daemon/workers"]
 _PYTHONS = ["3.11", "3.12", "3.13"]
 
@@ -41,6 +42,7 @@ def tests(session: nox.Session) -> None:
 def compiled(session: nox.Session) -> None:
     """Run what builds batches in an environment with numba: there they are built by compiled kernels."""
     session.install("-e", ".[dev,fast]")
+    session.run("python", "-c", _COMPILE)  # once: the tests of workers do not wait for a compiler
     session.run("python", "-m", "pytest", *(session.posargs or (*_IN_TWO_PROCESSES, *_COMPILED)))
 
 
