@@ -1,4 +1,4 @@
-"""What the processes of a case are told: plain values by their names."""
+"""Options of the processes of a case: plain values by their names."""
 
 from __future__ import annotations
 
