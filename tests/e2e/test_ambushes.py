@@ -136,7 +136,10 @@ def test_signals_of_schedulers_end_neither_the_daemon_nor_a_worker(tmp_path: Pat
 def test_a_hang_up_of_the_whole_group_leaves_nothing(tmp_path: Path) -> None:
     """As when a terminal is closed; the resource tracker stands in that group too."""
     path = tmp_path / "run.py"
-    path.write_text("import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])")
+    path.write_text(
+        "import os, signal, sys; os.setsid(); signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # the tests may ignore it
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
     (tmp_path / "l.toml").write_text('[server]\nworkers = 1\n[streams.s]\nfactory = "tests.e2e.streams:small"\n')
     command = [sys.executable, str(path), "-m", "loader_service", "serve", str(tmp_path / "l.toml")]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
