@@ -12,7 +12,7 @@ from tests.daemon.workers.worker_harness import Begin, WorkerHarness
 
 
 @pytest.fixture
-def crew() -> Iterator[Begin]:
+def start_workers() -> Iterator[Begin]:
     """Starts workers; none of them, ready or stuck, outlives the test."""
     made: list[WorkerHarness] = []
 

@@ -69,7 +69,7 @@ class FrameReader:
         self.identity: bytes | None = None
         self.announced = 0
         self._buffer = bytearray()
-        self._greeted = False
+        self._is_greeting_read = False
         self._allowed = 0
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class FrameReader:
 
     def next(self) -> Frame | None:
         """Return the next frame, None until more has come or has been allowed. Raises PeerError."""
-        if not self._greeted and not self._greet():
+        if not self._is_greeting_read and not self._read_greeting():
             return None
         head = self._head()
         if head is None:
@@ -114,7 +114,7 @@ class FrameReader:
         self._allowed = 0
         return self._checked(Frame(body, bool(flags & _COMMAND)))
 
-    def _greet(self) -> bool:
+    def _read_greeting(self) -> bool:
         """Check the greeting as far as it has come; true once it is complete."""
         buffer = self._buffer
         if (buffer and buffer[0] != 0xFF) or (len(buffer) >= _SIGNATURE_BYTES and buffer[9] != 0x7F):
@@ -126,7 +126,7 @@ class FrameReader:
         if bytes(buffer[12:32]).rstrip(b"\0") != b"NULL":
             raise PeerError("another mechanism than NULL")
         del buffer[:_GREETING_BYTES]
-        self._greeted = True
+        self._is_greeting_read = True
         return True
 
     def _head(self) -> tuple[int, int, int] | None:

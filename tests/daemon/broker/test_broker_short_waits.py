@@ -21,15 +21,15 @@ FAST_S = 0.0005
 class Trainer:
     """A loop over one consumer that takes `step_s` for each batch, and holds it until it has the next."""
 
-    def __init__(self, desk: BrokerHarness, client: int, step_s: float) -> None:
-        self.desk, self.client, self.step_s = desk, client, step_s
-        self.consumer = desk.open(client)
+    def __init__(self, harness: BrokerHarness, client: int, step_s: float) -> None:
+        self.harness, self.client, self.step_s = harness, client, step_s
+        self.consumer = harness.open(client)
         self.taken = 0
         self._here: deque[Ready] = deque()
         self._held: Ready | None = None
         self._busy_until_s = self._waits_since_s = 0.0
         self._demanded = True
-        desk.say(client, Get(1, self.consumer, 0, 2**62, [], True))
+        harness.say(client, Get(1, self.consumer, 0, 2**62, [], True))
 
     def hear(self, message: Ready) -> None:
         self._here.append(message)
@@ -42,29 +42,29 @@ class Trainer:
             at_once = self._held is not None and self._held.blocked
             if not self._demanded and (at_once or waited_s >= DEMAND_AFTER_S):
                 self._demanded = True
-                self.desk.say(self.client, Demand(self.consumer, self.taken))
+                self.harness.say(self.client, Demand(self.consumer, self.taken))
             return
         before, self._held = self._held, self._here.popleft()
         assert self._held.step == self.taken
         self.taken, self._demanded = self.taken + 1, False
         self._busy_until_s = self._waits_since_s = now_s + self.step_s
         if before is not None:
-            self.desk.say(self.client, Release(self.consumer, [before.lease]))
+            self.harness.say(self.client, Release(self.consumer, [before.lease]))
 
 
 def lanes_after(slow_s: float, seconds: float, pace: str = "split") -> int:
     """The number of lanes after a time with a fast and a slow trainer in one."""
-    desk = BrokerHarness(prefetch=8, streams="a", reads_on=False)
-    slow, fast = Trainer(desk, 1, slow_s), Trainer(desk, 2, FAST_S)
-    lanes = desk.broker.streams["a"].lanes.lanes
+    harness = BrokerHarness(prefetch=8, streams="a", reads_on=False)
+    slow, fast = Trainer(harness, 1, slow_s), Trainer(harness, 2, FAST_S)
+    lanes = harness.broker.streams["a"].lanes.lanes
     for tick in range(round(seconds / TICK_S)):
-        desk.timer.pass_time(TICK_S)
-        while desk.steps():
-            desk.build()
-        for socket, message in desk.sent:
+        harness.timer.pass_time(TICK_S)
+        while harness.steps():
+            harness.build()
+        for socket, message in harness.sent:
             if isinstance(message, Ready):
                 (slow if socket == identity(1) else fast).hear(message)
-        desk.sent.clear()
+        harness.sent.clear()
         slow.go_on(tick * TICK_S)
         fast.go_on(tick * TICK_S)
         if len(lanes) > 1:

@@ -10,19 +10,19 @@ from tests.daemon.broker.broker_harness import PAGE, BrokerHarness
 
 
 def test_a_report_is_plain_values() -> None:
-    desk = BrokerHarness(prefetch=2, streams="a")
-    desk.get(desk.open(), 0)
-    desk.build()
-    report = desk.broker.streams["a"].report(builds=True)
+    harness = BrokerHarness(prefetch=2, streams="a")
+    harness.get(harness.open(), 0)
+    harness.build()
+    report = harness.broker.streams["a"].report(builds=True)
     assert msgpack.unpackb(msgpack.packb(report)) == report
 
 
 def test_a_report_tells_of_the_lanes_and_their_slots() -> None:
-    desk = BrokerHarness(prefetch=2, streams="a")
-    consumer = desk.open(step=6)
-    desk.get(consumer, 6)
-    desk.build()
-    [lane] = desk.broker.streams["a"].report(builds=False)["lanes"]
+    harness = BrokerHarness(prefetch=2, streams="a")
+    consumer = harness.open(step=6)
+    harness.get(consumer, 6)
+    harness.build()
+    [lane] = harness.broker.streams["a"].report(builds=False)["lanes"]
     assert (lane["lane"], lane["base"], lane["waits_for_consumers"]) == (0, 6, [consumer])
     told = [(slot["slot"], slot["step"], slot["state"], slot["generation"], slot["leased"]) for slot in lane["slots"]]
     assert told == [(0, 6, "ready", 1, True), (1, 7, "building", 1, False)]
@@ -30,21 +30,21 @@ def test_a_report_tells_of_the_lanes_and_their_slots() -> None:
 
 
 def test_builds_are_told_only_where_they_are_asked_for() -> None:
-    desk = BrokerHarness(prefetch=2, streams="a")
-    desk.get(desk.open(), 0)
-    desk.build()
-    stream = desk.broker.streams["a"]
+    harness = BrokerHarness(prefetch=2, streams="a")
+    harness.get(harness.open(), 0)
+    harness.build()
+    stream = harness.broker.streams["a"]
     assert "builds" not in stream.report(builds=False)
     assert stream.report(builds=True)["builds"] == [[0, 1]]
 
 
 def test_a_consumer_is_told_with_what_it_waits_for_and_holds() -> None:
-    desk = BrokerHarness(prefetch=4, streams="a")
-    consumer = desk.open(step=3, hold=2)
-    desk.get(consumer, 3)
-    desk.build()
-    desk.say(1, Get(99, consumer, 4, 1, desk.holds(consumer), True))
-    told = desk.broker.streams["a"].consumer(consumer)
+    harness = BrokerHarness(prefetch=4, streams="a")
+    consumer = harness.open(step=3, hold=2)
+    harness.get(consumer, 3)
+    harness.build()
+    harness.say(1, Get(99, consumer, 4, 1, harness.holds(consumer), True))
+    told = harness.broker.streams["a"].consumer(consumer)
     assert told == {
         "consumer": consumer,
         "stream": "a",

@@ -72,7 +72,7 @@ class BrokerHarness:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[BrokerHarness]:
+def harness(tmp_path: Path) -> Iterator[BrokerHarness]:
     made = BrokerHarness(tmp_path)
     yield made
     made.end()
@@ -85,83 +85,83 @@ def refusal(socket: zmq.Socket[bytes]) -> Error:
     return reply
 
 
-def test_the_socket_is_its_users_alone(desk: BrokerHarness) -> None:
-    assert stat.S_IMODE(desk.path.stat().st_mode) == 0o600
+def test_the_socket_is_its_users_alone(harness: BrokerHarness) -> None:
+    assert stat.S_IMODE(harness.path.stat().st_mode) == 0o600
 
 
-def test_messages_are_handled_with_whose_they_are_and_answered(desk: BrokerHarness) -> None:
-    one, other = desk.client(b"one"), desk.client(b"other")
+def test_messages_are_handled_with_whose_they_are_and_answered(harness: BrokerHarness) -> None:
+    one, other = harness.client(b"one"), harness.client(b"other")
     one.send_multipart(encode(Stop(1, 9)))
-    desk.turn(1)
+    harness.turn(1)
     other.send_multipart(encode(Bye()))
-    desk.turn(2)
-    assert desk.handled == [(b"one", Stop(1, 9)), (b"other", Bye())]
-    assert desk.front.send(b"one", Done(1))
+    harness.turn(2)
+    assert harness.handled == [(b"one", Stop(1, 9)), (b"other", Bye())]
+    assert harness.front.send(b"one", Done(1))
     assert decode(one.recv_multipart(), DAEMON_MESSAGES) == Done(1)
 
 
-def test_what_does_not_decode_is_answered_and_goes_no_further(desk: BrokerHarness) -> None:
-    socket = desk.client(b"one")
+def test_what_does_not_decode_is_answered_and_goes_no_further(harness: BrokerHarness) -> None:
+    socket = harness.client(b"one")
     get = {"kind": "get", "request": 7, "consumer": 1, "step": 2**63, "steps": 1, "holds": [], "demanded": True}
     too_far = msgpack.packb(get)
     for frames in ([VERSION + too_far], [VERSION + b"\xc1"], [b"x"], [b""], encode(Ping()), encode(Stop(1, 9))):
         socket.send_multipart(frames)
-    desk.turn(1)
-    assert desk.handled == [(b"one", Stop(1, 9))]
+    harness.turn(1)
+    assert harness.handled == [(b"one", Stop(1, 9))]
     assert [refusal(socket).request for _ in range(5)] == [7, 0, 0, 0, 0]
 
 
-def test_one_client_with_much_to_say_does_not_keep_the_loop(desk: BrokerHarness) -> None:
-    socket = desk.client(b"one")
+def test_one_client_with_much_to_say_does_not_keep_the_loop(harness: BrokerHarness) -> None:
+    socket = harness.client(b"one")
     for number in range(1000):
         socket.send_multipart(encode(Get(number, 1, 0, 1, [], True)))
-    desk.turn(1)
+    harness.turn(1)
     deadline = time.monotonic() + 10
-    while len(desk.handled) < 1000:
+    while len(harness.handled) < 1000:
         assert time.monotonic() < deadline
-        before = len(desk.handled)
-        desk.loop.after(0.05, lambda: None)
-        desk.loop.turn()
-        assert len(desk.handled) - before <= 64
-        assert desk.bursts[-1] == len(desk.handled), "each burst has an end"
-    assert [message for _, message in desk.handled] == [Get(number, 1, 0, 1, [], True) for number in range(1000)]
+        before = len(harness.handled)
+        harness.loop.after(0.05, lambda: None)
+        harness.loop.turn()
+        assert len(harness.handled) - before <= 64
+        assert harness.bursts[-1] == len(harness.handled), "each burst has an end"
+    assert [message for _, message in harness.handled] == [Get(number, 1, 0, 1, [], True) for number in range(1000)]
 
 
 @pytest.mark.parametrize("frames", [[VERSION + b"x" * MAX_MESSAGE_BYTES], [VERSION, b"x"], [b""] * 5])
 def test_a_message_that_is_too_large_or_in_parts_ends_its_connection_and_no_other(
-    desk: BrokerHarness, frames: list[bytes], caplog: pytest.LogCaptureFixture
+    harness: BrokerHarness, frames: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad, other = desk.client(b"bad"), desk.client(b"other")
+    bad, other = harness.client(b"bad"), harness.client(b"other")
     bad.send_multipart(frames)
     other.send_multipart(encode(Stop(1, 9)))
-    desk.turn(1)
-    assert desk.handled == [(b"other", Stop(1, 9))]
-    desk.until(lambda: "a connection was ended: a message of " in caplog.text, "it is ended")
+    harness.turn(1)
+    assert harness.handled == [(b"other", Stop(1, 9))]
+    harness.until(lambda: "a connection was ended: a message of " in caplog.text, "it is ended")
     assert not bad.poll(0)
 
 
-def test_who_is_not_there_is_told_to_the_sender(desk: BrokerHarness) -> None:
-    assert not desk.front.send(b"nobody", Ping())
-    socket = desk.client(b"one")
+def test_who_is_not_there_is_told_to_the_sender(harness: BrokerHarness) -> None:
+    assert not harness.front.send(b"nobody", Ping())
+    socket = harness.client(b"one")
     socket.send_multipart(encode(Stop(1, 9)))
-    desk.turn(1)
-    assert desk.front.send(b"one", Ping())
+    harness.turn(1)
+    assert harness.front.send(b"one", Ping())
     socket.close(linger=0)
-    desk.until(lambda: not desk.front.send(b"one", Ping()), "its end is noticed")
+    harness.until(lambda: not harness.front.send(b"one", Ping()), "its end is noticed")
 
 
-def test_who_does_not_read_blocks_nobody(desk: BrokerHarness) -> None:
-    socket = desk.client(b"one")
+def test_who_does_not_read_blocks_nobody(harness: BrokerHarness) -> None:
+    socket = harness.client(b"one")
     socket.send_multipart(encode(Stop(1, 9)))
-    desk.turn(1)
+    harness.turn(1)
     started = time.monotonic()
     for number in range(5000):
-        assert desk.front.send(b"one", Done(number))
+        assert harness.front.send(b"one", Done(number))
     assert time.monotonic() - started < 10
 
 
-def test_an_endpoint_that_cannot_be_bound_is_told(desk: BrokerHarness) -> None:
-    another = ServerSocket(desk.loop, lambda identity, message: None, lambda: None)
+def test_an_endpoint_that_cannot_be_bound_is_told(harness: BrokerHarness) -> None:
+    another = ServerSocket(harness.loop, lambda identity, message: None, lambda: None)
     try:
         with pytest.raises(EndpointError, match=r"ipc:///no/such/x.sock cannot be bound: No such file"):
             another.bind("ipc:///no/such/x.sock")
@@ -169,22 +169,22 @@ def test_an_endpoint_that_cannot_be_bound_is_told(desk: BrokerHarness) -> None:
         another.close()
 
 
-def test_a_flood_does_not_keep_the_end_from_coming(desk: BrokerHarness) -> None:
+def test_a_flood_does_not_keep_the_end_from_coming(harness: BrokerHarness) -> None:
     """All that has come in by then is refused, but not for as long as more comes."""
-    socket = desk.client(b"one")
+    socket = harness.client(b"one")
     for number in range(100):
         socket.send_multipart(encode(Get(number, 1, 0, 1, [], True)))
-    desk.turn(1)
+    harness.turn(1)
     for number in range(100):
         socket.send_multipart(encode(Get(number, 1, 0, 1, [], True)))
-    desk.turn(100)
-    handled = len(desk.handled)
+    harness.turn(100)
+    handled = len(harness.handled)
     assert socket.poll(100) == 0
     deadline = time.monotonic() + 10
     refused = 0
     while refused + handled < 200:
         assert time.monotonic() < deadline
-        desk.front.refuse(Closing("the end"))
+        harness.front.refuse(Closing("the end"))
         before = refused
         while socket.poll(50):
             decode(socket.recv_multipart(), DAEMON_MESSAGES)
@@ -198,9 +198,9 @@ def test_a_flood_does_not_keep_the_end_from_coming(desk: BrokerHarness) -> None:
 class Raw:
     """A peer that sends what it likes, from its handshake on."""
 
-    def __init__(self, desk: BrokerHarness, name: bytes) -> None:
+    def __init__(self, harness: BrokerHarness, name: bytes) -> None:
         self.socket = stream.socket(stream.AF_UNIX)
-        self.socket.connect(str(desk.path))
+        self.socket.connect(str(harness.path))
         ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity" + len(name).to_bytes(4, "big") + name
         self.socket.sendall(GREETING + frame(ready, 4))
         self.socket.setblocking(False)
@@ -279,12 +279,12 @@ def test_large_messages_leave_most_of_the_time_to_others(stranger_desk: BrokerHa
     stranger_desk.until(lambda: len(stranger_desk.handled) == 31, "all of them come in the end")
 
 
-def test_who_says_nothing_is_hung_up_on(desk: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_says_nothing_is_hung_up_on(harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loader_service.daemon.server.server_socket._HANDSHAKE_S", 0.1)
     with stream.socket(stream.AF_UNIX) as caller:
-        caller.connect(str(desk.path))
+        caller.connect(str(harness.path))
         caller.settimeout(0.01)
-        desk.until(lambda: _ended(caller), "hung up on")
+        harness.until(lambda: _ended(caller), "hung up on")
 
 
 def _ended(caller: stream.socket) -> bool:
@@ -294,39 +294,39 @@ def _ended(caller: stream.socket) -> bool:
         return False
 
 
-def test_peers_without_a_name_are_told_apart(desk: BrokerHarness) -> None:
-    one, other = desk.client(b""), desk.client(b"")
+def test_peers_without_a_name_are_told_apart(harness: BrokerHarness) -> None:
+    one, other = harness.client(b""), harness.client(b"")
     for socket in (one, other):
         socket.send_multipart(encode(Stop(1, 9)))
-    desk.turn(2)
-    names = [name for name, _ in desk.handled]
+    harness.turn(2)
+    names = [name for name, _ in harness.handled]
     assert len(set(names)) == 2
     for name in names:
-        assert desk.front.send(name, Done(1))
+        assert harness.front.send(name, Done(1))
     assert [decode(socket.recv_multipart(), DAEMON_MESSAGES) for socket in (one, other)] == [Done(1)] * 2
 
 
-def test_a_socket_that_connects_again_takes_the_place_of_its_first_connection(desk: BrokerHarness) -> None:
-    first = Raw(desk, b"one")
-    desk.until(lambda: desk.front.send(b"one", Ping()), "known")
-    second = desk.client(b"one")
+def test_a_socket_that_connects_again_takes_the_place_of_its_first_connection(harness: BrokerHarness) -> None:
+    first = Raw(harness, b"one")
+    harness.until(lambda: harness.front.send(b"one", Ping()), "known")
+    second = harness.client(b"one")
     second.send_multipart(encode(Stop(1, 9)))
-    desk.turn(1)
-    desk.until(first.is_hung_up_on, "the first has ended")
-    assert desk.front.send(b"one", Done(1))
+    harness.turn(1)
+    harness.until(first.is_hung_up_on, "the first has ended")
+    assert harness.front.send(b"one", Done(1))
     first.socket.close()
 
 
-def test_bound_anew_it_serves_old_and_new_connections(desk: BrokerHarness) -> None:
-    endpoint = f"ipc://{desk.path}"
-    old = desk.client(b"old")
+def test_bound_anew_it_serves_old_and_new_connections(harness: BrokerHarness) -> None:
+    endpoint = f"ipc://{harness.path}"
+    old = harness.client(b"old")
     old.send_multipart(encode(Stop(1, 9)))
-    desk.turn(1)
-    assert desk.front.is_bound_at(endpoint)
-    desk.path.unlink()
-    assert not desk.front.is_bound_at(endpoint)
-    desk.front.bind(endpoint)
-    assert desk.front.is_bound_at(endpoint)
-    for socket in (old, desk.client(b"new")):
+    harness.turn(1)
+    assert harness.front.is_bound_at(endpoint)
+    harness.path.unlink()
+    assert not harness.front.is_bound_at(endpoint)
+    harness.front.bind(endpoint)
+    assert harness.front.is_bound_at(endpoint)
+    for socket in (old, harness.client(b"new")):
         socket.send_multipart(encode(Stop(2, 9)))
-    desk.turn(3)
+    harness.turn(3)

@@ -1,4 +1,4 @@
-"""The roster: what workers are told, and that all of them made the same streams."""
+"""The stream catalog: what workers are told, and that all of them made the same streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loader_service.errors import FactoryError
 from loader_service.wire.segment import HEADER_BYTES
 
 
-def roster(**train: Any) -> StreamCatalog:
+def catalog(**train: Any) -> StreamCatalog:
     streams = {
         "train": {"factory": "a:b", "args": {"seed": 1}} | train,
         "val": {"factory": "a:c", "slot_bytes": "4KiB"},
@@ -27,15 +27,15 @@ def facts(fingerprint: str = "f", steps: int = 10, batch_bytes: int | None = Non
 
 
 def test_only_the_first_worker_measures_and_only_what_has_no_size() -> None:
-    told = roster()
+    told = catalog()
     specs = [StreamSpec("train", "a:b", {"seed": 1}, measure=True), StreamSpec("val", "a:c", {}, measure=False)]
     assert told.start_message(0) == Start(["/src"], specs)
     assert not any(spec.measure for worker in (1, 2, 63) for spec in told.start_message(worker).streams)
-    assert not roster(slot_bytes=1).start_message(0).streams[0].measure
+    assert not catalog(slot_bytes=1).start_message(0).streams[0].measure
 
 
 def test_workers_that_made_the_same_streams_are_welcome() -> None:
-    told = roster()
+    told = catalog()
     for worker in (1, 0, 2, 0):
         told.check(worker, facts(batch_bytes=1000 if worker == 0 else None))
     assert [one.name for one in told.facts] == ["train", "val"]
@@ -43,7 +43,7 @@ def test_workers_that_made_the_same_streams_are_welcome() -> None:
 
 @pytest.mark.parametrize("other", [facts(fingerprint="g"), facts(steps=11)])
 def test_a_worker_that_made_another_stream_is_named(other: list[StreamFacts]) -> None:
-    told = roster()
+    told = catalog()
     told.check(0, facts())
     with pytest.raises(FactoryError, match="stream 'train': worker 3 made a stream with another fingerprint"):
         told.check(3, other)
@@ -52,14 +52,14 @@ def test_a_worker_that_made_another_stream_is_named(other: list[StreamFacts]) ->
 
 @pytest.mark.parametrize(("batch_bytes", "payload"), [(None, 0), (0, 0), (1, 1), (3, 3), (4, 5), (1000, 1250)])
 def test_a_measured_stream_gets_a_quarter_more_than_its_first_batch(batch_bytes: int | None, payload: int) -> None:
-    told = roster()
+    told = catalog()
     told.check(0, facts(batch_bytes=batch_bytes))
     told.check(1, facts())
     assert told.slot_bytes("train") == HEADER_BYTES + payload
 
 
 def test_a_configured_size_is_taken_as_it_is() -> None:
-    told = roster(slot_bytes=5000)
+    told = catalog(slot_bytes=5000)
     told.check(0, facts(batch_bytes=100_000))
     assert told.slot_bytes("train") == HEADER_BYTES + 5000
     assert told.slot_bytes("val") == HEADER_BYTES + 4096

@@ -26,8 +26,8 @@ def until_gone(one: WorkerHarness, *pids: int) -> None:
     one.until(lambda: not one.supervisor._dismissed, "nothing of them is kept")
 
 
-def test_new_workers_are_started_and_work(crew: Begin) -> None:
-    one = crew()
+def test_new_workers_are_started_and_work(start_workers: Begin) -> None:
+    one = start_workers()
     one.until_ready()
     one.supervisor.resize(3)
     assert numbers(one) == [0, 1, 2]
@@ -39,8 +39,8 @@ def test_new_workers_are_started_and_work(crew: Begin) -> None:
     assert (one.died, one.gone) == ([], [])
 
 
-def test_idle_workers_that_are_too_many_end_at_once_and_are_reaped(crew: Begin) -> None:
-    one = crew(count=3)
+def test_idle_workers_that_are_too_many_end_at_once_and_are_reaped(start_workers: Begin) -> None:
+    one = start_workers(count=3)
     one.until_ready()
     _, *leaving = one.pids()
     one.supervisor.resize(1)
@@ -51,16 +51,16 @@ def test_idle_workers_that_are_too_many_end_at_once_and_are_reaped(crew: Begin) 
     assert (one.died, one.gone) == ([], [])
 
 
-def test_as_many_as_there_are_changes_nothing(crew: Begin) -> None:
-    one = crew(count=2)
+def test_as_many_as_there_are_changes_nothing(start_workers: Begin) -> None:
+    one = start_workers(count=2)
     one.until_ready()
     pids = one.pids()
     one.supervisor.resize(2)
     assert (one.pids(), numbers(one)) == (pids, [0, 1])
 
 
-def test_a_leaving_worker_does_what_it_was_given_and_gets_no_more(crew: Begin) -> None:
-    one = crew(count=2)
+def test_a_leaving_worker_does_what_it_was_given_and_gets_no_more(start_workers: Begin) -> None:
+    one = start_workers(count=2)
     one.until_ready()
     staying, leaving = one.supervisor.workers
     pid = one.pids()[1]
@@ -76,8 +76,8 @@ def test_a_leaving_worker_does_what_it_was_given_and_gets_no_more(crew: Begin) -
     assert (one.died, leaving.built, staying.built) == ([], 1, 2)
 
 
-def test_one_that_dies_while_it_leaves_is_told_and_not_replaced(crew: Begin) -> None:
-    one = crew("stuck", count=2)
+def test_one_that_dies_while_it_leaves_is_told_and_not_replaced(start_workers: Begin) -> None:
+    one = start_workers("stuck", count=2)
     one.until_ready()
     leaving, pid = one.supervisor.workers[1], one.pids()[1]
     for task in (1, 2):
@@ -93,9 +93,9 @@ def test_one_that_dies_while_it_leaves_is_told_and_not_replaced(crew: Begin) -> 
     until_gone(one, pid)
 
 
-def test_one_that_was_about_to_be_replaced_when_it_was_dismissed_is_not(crew: Begin) -> None:
+def test_one_that_was_about_to_be_replaced_when_it_was_dismissed_is_not(start_workers: Begin) -> None:
     """The pause before a new process takes its place has begun."""
-    one = crew(count=2)
+    one = start_workers(count=2)
     one.until_ready()
     leaving, pid = one.supervisor.workers[1], one.pids()[1]
     os.kill(pid, signal.SIGKILL)
@@ -107,8 +107,8 @@ def test_one_that_was_about_to_be_replaced_when_it_was_dismissed_is_not(crew: Be
     until_gone(one, pid)
 
 
-def test_one_that_is_not_ready_yet_may_leave(crew: Begin) -> None:
-    one = crew(count=2)
+def test_one_that_is_not_ready_yet_may_leave(start_workers: Begin) -> None:
+    one = start_workers(count=2)
     pid = one.pids()[1]
     one.supervisor.resize(1)
     assert numbers(one) == [0]
@@ -117,8 +117,8 @@ def test_one_that_is_not_ready_yet_may_leave(crew: Begin) -> None:
     assert one.died == []
 
 
-def test_more_workers_while_one_leaves_are_new_ones_with_numbers_of_their_own(crew: Begin) -> None:
-    one = crew("stuck", count=2)
+def test_more_workers_while_one_leaves_are_new_ones_with_numbers_of_their_own(start_workers: Begin) -> None:
+    one = start_workers("stuck", count=2)
     one.until_ready()
     assign(one, one.supervisor.workers[1], 1)
     one.supervisor.resize(1)
@@ -129,8 +129,8 @@ def test_more_workers_while_one_leaves_are_new_ones_with_numbers_of_their_own(cr
     assert numbers(one) == [0, 1]
 
 
-def test_those_that_were_given_up_leave_before_those_that_work(crew: Begin) -> None:
-    one = crew(count=3)
+def test_those_that_were_given_up_leave_before_those_that_work(start_workers: Begin) -> None:
+    one = start_workers(count=3)
     one.until_ready()
     for worker in one.supervisor.workers[:2]:
         one.supervisor.give_up(worker.number, "it makes another stream")
@@ -141,8 +141,8 @@ def test_those_that_were_given_up_leave_before_those_that_work(crew: Begin) -> N
     assert (one.supervisor.next_free(), one.gone) == (one.first.number, [])
 
 
-def test_the_last_that_stays_is_missed_though_others_are_yet_to_leave(crew: Begin) -> None:
-    one = crew("stuck", count=2)
+def test_the_last_that_stays_is_missed_though_others_are_yet_to_leave(start_workers: Begin) -> None:
+    one = start_workers("stuck", count=2)
     one.until_ready()
     assign(one, one.supervisor.workers[1], 1)
     one.supervisor.resize(1)
@@ -150,8 +150,8 @@ def test_the_last_that_stays_is_missed_though_others_are_yet_to_leave(crew: Begi
     assert one.gone == ["it makes another stream"]
 
 
-def test_one_that_is_given_up_while_it_leaves_is_reaped(crew: Begin) -> None:
-    one = crew("stuck", count=2)
+def test_one_that_is_given_up_while_it_leaves_is_reaped(start_workers: Begin) -> None:
+    one = start_workers("stuck", count=2)
     one.until_ready()
     leaving, pid = one.supervisor.workers[1], one.pids()[1]
     assign(one, leaving, 1)
@@ -162,8 +162,8 @@ def test_one_that_is_given_up_while_it_leaves_is_reaped(crew: Begin) -> None:
     until_gone(one, pid)
 
 
-def test_stop_ends_those_that_were_dismissed_and_cannot_end_themselves(crew: Begin) -> None:
-    one = crew(count=2)
+def test_stop_ends_those_that_were_dismissed_and_cannot_end_themselves(start_workers: Begin) -> None:
+    one = start_workers(count=2)
     one.until_ready()
     pid = one.pids()[1]
     os.kill(pid, signal.SIGSTOP)
@@ -173,8 +173,8 @@ def test_stop_ends_those_that_were_dismissed_and_cannot_end_themselves(crew: Beg
     assert start_time(pid) is None
 
 
-def test_one_that_is_dismissed_and_does_not_end_is_killed(crew: Begin) -> None:
-    one = crew("lingering", count=2)
+def test_one_that_is_dismissed_and_does_not_end_is_killed(start_workers: Begin) -> None:
+    one = start_workers("lingering", count=2)
     one.until_ready()
     _, leaving = one.pids()
     one.supervisor.resize(1)

@@ -22,8 +22,8 @@ from tests.daemon import streams
 from tests.daemon.workers.worker_harness import NBYTES, Begin, WorkerHarness
 
 
-def test_workers_say_what_they_made_and_build_what_they_are_told(crew: Begin) -> None:
-    one = crew(count=2)
+def test_workers_say_what_they_made_and_build_what_they_are_told(start_workers: Begin) -> None:
+    one = start_workers(count=2)
     assert one.supervisor.next_free() is None
     one.until_ready()
     stream = streams.small()
@@ -40,9 +40,9 @@ def test_workers_say_what_they_made_and_build_what_they_are_told(crew: Begin) ->
     assert (one.died, one.gone) == ([], [])
 
 
-def test_a_description_that_no_message_can_carry_is_told_in_other_words(crew: Begin) -> None:
+def test_a_description_that_no_message_can_carry_is_told_in_other_words(start_workers: Begin) -> None:
     """The fingerprint is that of the description as it is."""
-    one = crew("odd")
+    one = start_workers("odd")
     [facts] = one.until_said(messages.Started).streams
     assert facts.fingerprint == streams.odd().fingerprint
     assert facts.description["version"] == "of the file \\udcff"
@@ -50,8 +50,8 @@ def test_a_description_that_no_message_can_carry_is_told_in_other_words(crew: Be
     assert facts.description["collator"] == streams.odd().description["collator"]
 
 
-def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(crew: Begin) -> None:
-    one = crew()
+def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(start_workers: Begin) -> None:
+    one = start_workers()
     one.until_ready()
     one.assign(1, step=0, nbytes=4096)
     one.assign(2, step=1, nbytes=4096)
@@ -71,8 +71,8 @@ def test_a_batch_that_does_not_fit_gets_a_larger_segment_or_the_reason_why_not(c
 @pytest.mark.parametrize(
     ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 1, f"signal {signal.SIGRTMIN + 1}")]
 )
-def test_a_worker_killed_while_it_builds_is_noticed_and_replaced(crew: Begin, number: int, name: str) -> None:
-    one = crew("stuck")
+def test_a_worker_killed_while_it_builds_is_noticed_and_replaced(start_workers: Begin, number: int, name: str) -> None:
+    one = start_workers("stuck")
     one.until_ready()
     one.assign(1)
     one.assign(2)
@@ -88,9 +88,9 @@ def test_a_worker_killed_while_it_builds_is_noticed_and_replaced(crew: Begin, nu
     assert one.gone == []
 
 
-def test_what_a_terminal_sends_to_all_does_not_reach_a_worker(crew: Begin) -> None:
+def test_what_a_terminal_sends_to_all_does_not_reach_a_worker(start_workers: Begin) -> None:
     """It has a process group of its own, and ignores the signals that are meant for the daemon."""
-    one = crew()
+    one = start_workers()
     one.until_ready()
     assert os.getpgid(one.pids()[0]) != os.getpgid(0)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -100,8 +100,8 @@ def test_what_a_terminal_sends_to_all_does_not_reach_a_worker(crew: Begin) -> No
     assert one.died == []
 
 
-def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(crew: Begin) -> None:
-    one = crew("refused", path="/data")
+def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(start_workers: Begin) -> None:
+    one = start_workers("refused", path="/data")
     error = one.until_said(messages.StartFailed).error
     assert error["code"] == "E1002"
     assert "factory 'tests.daemon.streams:refused' raised FileNotFoundError: no data at /data" in error["message"]
@@ -110,11 +110,11 @@ def test_a_stream_that_cannot_be_made_is_told_and_not_tried_again(crew: Begin) -
     assert "ended with exit code 0" in one.gone[0]
 
 
-def test_a_worker_that_was_ready_before_gets_three_tries(crew: Begin, tmp_path: Path) -> None:
+def test_a_worker_that_was_ready_before_gets_three_tries(start_workers: Begin, tmp_path: Path) -> None:
     """The data of its factory may be away for a moment only."""
     path = tmp_path / "data"
     path.touch()
-    one = crew("waning", path=str(path))
+    one = start_workers("waning", path=str(path))
     one.until_ready()
     path.unlink()
     os.kill(one.pids()[0], signal.SIGKILL)
@@ -128,9 +128,9 @@ def test_a_worker_that_was_ready_before_gets_three_tries(crew: Begin, tmp_path: 
     assert len(one.all_said(messages.StartFailed)) == 4
 
 
-def test_a_worker_that_others_kill_as_it_starts_again_is_never_given_up(crew: Begin) -> None:
+def test_a_worker_that_others_kill_as_it_starts_again_is_never_given_up(start_workers: Begin) -> None:
     """As the kernel does that is short of memory; it says nothing of the code."""
-    one = crew()
+    one = start_workers()
     one.until_ready()
     for _ in range(5):
         os.kill(one.pids()[0], signal.SIGKILL)
@@ -146,10 +146,10 @@ def killed(one: WorkerHarness) -> set[int]:
 
 
 def test_a_process_that_cannot_be_had_for_a_while_is_asked_for_again(
-    crew: Begin, monkeypatch: pytest.MonkeyPatch
+    start_workers: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Descriptors, or processes, are short for a moment."""
-    one = crew()
+    one = start_workers()
     one.until_ready()
 
     def none_left(self: WorkerProcess) -> None:
@@ -163,20 +163,20 @@ def test_a_process_that_cannot_be_had_for_a_while_is_asked_for_again(
     one.until_ready()
 
 
-def test_a_worker_that_never_gets_ready_is_given_up_after_three_times(crew: Begin) -> None:
-    one = crew("leaving", code=3)
+def test_a_worker_that_never_gets_ready_is_given_up_after_three_times(start_workers: Begin) -> None:
+    one = start_workers("leaving", code=3)
     one.until(lambda: one.gone, "given up")
     assert [how.rpartition(") ")[2] for _, _, how in one.died] == ["ended with exit code 3"] * 3
     assert one.gone == [one.died[-1][2]]
 
 
-def test_a_worker_that_hangs_up_is_ended(crew: Begin) -> None:
-    one = crew("deaf")
+def test_a_worker_that_hangs_up_is_ended(start_workers: Begin) -> None:
+    one = start_workers("deaf")
     one.until(lambda: one.died, "the end of the connection")
     assert one.died[0][2].endswith("closed its connection")
 
 
-def test_where_no_process_can_be_made_it_is_tried_again(crew: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_process_can_be_made_it_is_tried_again(start_workers: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     real, refused = GroupLeader, list[object]()
 
     def popen(*arguments: Any, **options: Any) -> Any:
@@ -186,15 +186,15 @@ def test_where_no_process_can_be_made_it_is_tried_again(crew: Begin, monkeypatch
         return real(*arguments, **options)
 
     monkeypatch.setattr(worker_process, "GroupLeader", popen)
-    one = crew()
+    one = start_workers()
     assert "worker 0 cannot be started: " in one.died[0][2]
     one.until_ready()
     assert len(one.died) == 2
     assert one.first.failed_starts == 0
 
 
-def test_giving_up_the_last_worker_is_told(crew: Begin) -> None:
-    one = crew(count=2)
+def test_giving_up_the_last_worker_is_told(start_workers: Begin) -> None:
+    one = start_workers(count=2)
     one.until_ready()
     one.assign(1)
     for worker in one.supervisor.workers:
@@ -205,8 +205,8 @@ def test_giving_up_the_last_worker_is_told(crew: Begin) -> None:
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGSTOP])
-def test_stop_leaves_no_process_however_it_is_occupied(crew: Begin, number: signal.Signals | None) -> None:
-    one = crew("stuck", count=2)
+def test_stop_leaves_no_process_however_it_is_occupied(start_workers: Begin, number: signal.Signals | None) -> None:
+    one = start_workers("stuck", count=2)
     one.until_ready()
     one.assign(1)
     pids = one.pids()
@@ -220,9 +220,9 @@ def test_stop_leaves_no_process_however_it_is_occupied(crew: Begin, number: sign
 
 
 @pytest.mark.timeout(40)
-def test_a_worker_at_work_never_blocks_a_broadcast(crew: Begin) -> None:
+def test_a_worker_at_work_never_blocks_a_broadcast(start_workers: Begin) -> None:
     """It reads nothing while it builds, and its connection takes some hundred messages."""
-    one = crew("stuck")
+    one = start_workers("stuck")
     one.until_ready()
     one.assign(1)
     for number in range(5000):
@@ -230,8 +230,8 @@ def test_a_worker_at_work_never_blocks_a_broadcast(crew: Begin) -> None:
     assert len(one.first.later) == 5000
 
 
-def test_retired_segments_are_unmapped_by_idle_and_by_busy_workers(crew: Begin) -> None:
-    one = crew()
+def test_retired_segments_are_unmapped_by_idle_and_by_busy_workers(start_workers: Begin) -> None:
+    one = start_workers()
     one.supervisor.broadcast(Retire("lsv-before-it-is-ready"))
     one.until_ready()
     one.assign(1)

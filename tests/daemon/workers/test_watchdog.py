@@ -132,9 +132,9 @@ def test_each_step_has_its_own_time_and_a_worker_one_timer(times: list[float]) -
 
 @pytest.mark.parametrize(("factory", "line"), [("stuck", "in _sleep"), ("gripping", "in _grip")])
 def test_a_worker_that_hangs_even_with_the_gil_leaves_its_stack_and_is_replaced(
-    crew: Begin, factory: str, line: str, caplog: pytest.LogCaptureFixture
+    start_workers: Begin, factory: str, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = crew(factory, timeouts=Timeouts(build_s=1.5))
+    one = start_workers(factory, timeouts=Timeouts(build_s=1.5))
     one.until_ready()
     pid = one.pids()[0]
     one.assign(1)
@@ -152,9 +152,9 @@ def test_a_worker_that_hangs_even_with_the_gil_leaves_its_stack_and_is_replaced(
     assert one.first.report()["last_death"] == how
 
 
-def test_the_second_of_two_steps_has_its_time_from_the_end_of_the_first(crew: Begin) -> None:
+def test_the_second_of_two_steps_has_its_time_from_the_end_of_the_first(start_workers: Begin) -> None:
     """All together take longer than the limit."""
-    one = crew("slow", timeouts=Timeouts(build_s=3.0), delay_s=0.3)
+    one = start_workers("slow", timeouts=Timeouts(build_s=3.0), delay_s=0.3)
     one.until_ready()
     for task in range(1, 4):  # 4 samples each: 1.2 s
         one.assign(task)
@@ -162,9 +162,9 @@ def test_the_second_of_two_steps_has_its_time_from_the_end_of_the_first(crew: Be
     assert one.died == []
 
 
-def test_asking_for_more_memory_gives_no_more_time(crew: Begin) -> None:
+def test_asking_for_more_memory_gives_no_more_time(start_workers: Begin) -> None:
     """Nobody answers it, so it waits from the 6th second on, and has 7 in all; 13 where it got its time anew."""
-    one = crew("slow", timeouts=Timeouts(build_s=7.0), delay_s=1.5)
+    one = start_workers("slow", timeouts=Timeouts(build_s=7.0), delay_s=1.5)
     one.until_ready()
     one.assign(1, nbytes=128)
     one.until_said(Need)
@@ -173,8 +173,8 @@ def test_asking_for_more_memory_gives_no_more_time(crew: Begin) -> None:
     assert "in larger" in one.deaths[0].stack
 
 
-def test_a_worker_that_is_stopped_gives_no_stack_and_is_killed(crew: Begin) -> None:
-    one = crew("stuck", timeouts=Timeouts(build_s=0.2))
+def test_a_worker_that_is_stopped_gives_no_stack_and_is_killed(start_workers: Begin) -> None:
+    one = start_workers("stuck", timeouts=Timeouts(build_s=0.2))
     one.until_ready()
     one.assign(1)
     os.kill(one.pids()[0], signal.SIGSTOP)
@@ -182,8 +182,8 @@ def test_a_worker_that_is_stopped_gives_no_stack_and_is_killed(crew: Begin) -> N
     assert (one.deaths[0].hung, one.deaths[0].stack) == (True, "")
 
 
-def test_a_worker_that_hangs_as_it_starts_is_told_so_and_given_up(crew: Begin) -> None:
-    one = crew("endless", timeouts=Timeouts(start_s=4.0))
+def test_a_worker_that_hangs_as_it_starts_is_told_so_and_given_up(start_workers: Begin) -> None:
+    one = start_workers("endless", timeouts=Timeouts(start_s=4.0))
     one.until(lambda: one.gone, "given up")
     assert len(one.died) == 3
     assert "hung: it was at its start for " in one.gone[0]
@@ -191,8 +191,8 @@ def test_a_worker_that_hangs_as_it_starts_is_told_so_and_given_up(crew: Begin) -
     assert one.first.report()["state"] == "given up"
 
 
-def test_a_worker_that_crashes_leaves_the_stack_of_that(crew: Begin) -> None:
-    one = crew("crashing")
+def test_a_worker_that_crashes_leaves_the_stack_of_that(start_workers: Begin) -> None:
+    one = start_workers("crashing")
     one.until_ready()
     one.assign(1)
     one.until(lambda: one.died, "its end")
@@ -200,8 +200,8 @@ def test_a_worker_that_crashes_leaves_the_stack_of_that(crew: Begin) -> None:
     assert "in _crash" in one.deaths[0].stack
 
 
-def test_one_that_no_signal_ends_loses_its_place(crew: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = crew("stuck", timeouts=Timeouts(build_s=0.1))
+def test_one_that_no_signal_ends_loses_its_place(start_workers: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = start_workers("stuck", timeouts=Timeouts(build_s=0.1))
     one.until_ready()
     one.assign(1)
     process = one.first.process

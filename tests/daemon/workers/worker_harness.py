@@ -116,4 +116,4 @@ class WorkerHarness:
 
 
 Begin = Callable[..., WorkerHarness]
-"""Starts workers: `crew(factory, count, **args)`."""
+"""Starts workers: `start_workers(factory, count, **args)`."""
