@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from loader_service.contract.fused import set_compiled
+from loader_service.augment import image_kernel
+from loader_service.contract.fused import set_compiled, warm_up
 from loader_service.data import synthetic_lines
 
 BUILD = """
@@ -51,3 +53,15 @@ def test_the_batch_is_the_same_whatever_can_be_written(ambush: str, tmp_path: Pa
         written = {path: path.stat().st_mtime_ns for path in kept}
         assert digest(BUILD, tmp_path) == expected
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbc")} == written, "read, not made again"
+
+
+def test_a_kernel_that_is_at_no_module_is_left_until_it_is_used() -> None:
+    set_compiled("on")
+    before = warm_up()
+
+    @image_kernel
+    def broken(image: np.ndarray, rng: np.ndarray, options: np.ndarray) -> None:
+        image.no_such_attribute()  # type: ignore[attr-defined]  # what no compiler takes
+
+    assert warm_up() == before
+    assert repr(broken()) == f"{broken.__qualname__}()"

@@ -42,11 +42,14 @@ def flicker(image: Any, rng: Any, options: Any) -> None:
 
 
 @image_kernel
-def unrounded(image: Any, rng: Any, options: Any) -> None:
-    """A constant that Python takes for float32 and the compiler for float64."""
+def overflowing(image: Any, rng: Any, options: Any) -> None:
+    """A number that grows to 2^64 in Python and wraps to 0 where it is compiled, whatever numpy's promotion is."""
+    power = 1
+    for _ in range(64):
+        power *= 2
     flat = image.reshape(-1)
     for i in range(flat.size):
-        flat[i] = flat[i] * 0.1 + flat[i] * 0.7
+        flat[i] = np.float32(power)
 
 
 AUGMENTATIONS: dict[str, Any] = {
@@ -142,5 +145,5 @@ def test_a_kernel_that_gives_other_bits_than_python_is_refused() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(Exception, match="gives other bits compiled than in Python") as caught:
-            tensors_of("on", ImageBatchCollator(augmentation=unrounded()), samples)
+            tensors_of("on", ImageBatchCollator(augmentation=overflowing()), samples)
     assert not isinstance(caught.value, SlotError)

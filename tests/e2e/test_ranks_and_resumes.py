@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import loader_client
 from loader_client import Batch, Client
 from loader_service.errors import ArgumentError, StreamChangedError
-from tests.e2e.harness import digests, service, stream_status
+from tests.e2e.harness import digests, eventually, service, stream_status
 from tests.e2e.streams import small
 
 
@@ -138,4 +138,4 @@ def test_what_a_consumer_cannot_be_opened_with_is_named(options: dict[str, Any],
     with service("small") as daemon, loader_client.connect(daemon.endpoint) as client:
         with pytest.raises(ArgumentError, match=told):
             client.open("s", **options)
-        assert client.status()["consumers"] == []
+        eventually(lambda: client.status()["consumers"] == [], "the last leases have ended")

@@ -86,7 +86,7 @@ def test_consumers_go_on_at_their_steps_when_the_daemon_comes_back(
             assert len(parts) == 30
             assert len(set(parts)) == 30
         assert client.daemon_pid == restartable.daemon.pid
-        assert client.status()["consumers"] == []
+        eventually(lambda: client.status()["consumers"] == [], "the last leases have ended")
 
 
 def test_a_request_that_waits_when_the_daemon_dies_is_answered_by_the_next_one(restartable: _Restartable) -> None:
@@ -168,7 +168,7 @@ def test_what_was_on_its_way_to_a_daemon_that_died_does_nothing_at_the_next_one(
             assert [isinstance(reply, Error) for reply in replies] == [True] * 5
             assert consumer.prefetch == 4
             assert [batch.digest() for batch in consumer] == digests(small(), 0, 20)
-        assert client.status()["consumers"] == []
+        eventually(lambda: client.status()["consumers"] == [], "the last leases have ended")
         late.close()
 
 

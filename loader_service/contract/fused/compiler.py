@@ -8,6 +8,7 @@ disk beside the source, or in the user's cache directory; where neither can be w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, cast, get_args
@@ -155,9 +156,13 @@ def kernel(
 
 
 def warm_up() -> int:
-    """Compile all kernels that this process has imported, or read them from the cache. Returns their number."""
+    """Compile all kernels that this process has imported, or read them from the cache. Returns their number.
+
+    One that its module does not have under its name, such as one made within a function, is left until it is used.
+    """
     if not compiles():
         return 0
-    for one in list(_kernels):
+    found = [one for one in _kernels if getattr(sys.modules.get(one.__module__), one.__qualname__, None) is one]
+    for one in found:
         _ = one.compiled
-    return len(_kernels)
+    return len(found)
