@@ -49,6 +49,10 @@ class LocalService:
         self._connection: socket.socket | None = None
         self.endpoint = self._config.server.endpoint
 
+    def __repr__(self) -> str:
+        state = "not started" if self.pid is None else f"pid {self.pid} at {self.endpoint}"
+        return f"LocalService({', '.join(self._config.streams)}; {state})"
+
     @property
     def pid(self) -> int | None:
         """The daemon's process, while it is started."""

@@ -34,6 +34,13 @@ def test_it_serves_in_a_private_directory_that_goes_with_it() -> None:
     assert service.pid is None
 
 
+def test_its_text_names_the_streams_and_the_process() -> None:
+    service = LocalService(CONFIG)
+    assert repr(service) == "LocalService(s; not started)"
+    with service:
+        assert repr(service) == f"LocalService(s; pid {service.pid} at {service.endpoint})"
+
+
 def test_an_endpoint_of_the_configuration_is_used(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/run/daemon.sock"
     with LocalService(CONFIG | {"server": {"workers": 1, "endpoint": endpoint}}) as service:

@@ -33,6 +33,8 @@ _ASK_AGAIN_S = 10.0
 _WITHOUT_END = 2**62
 _MAP_DESCRIPTORS = 2
 """Mapping a segment takes one for its file and one that mmap makes of it, until it is mapped."""
+_COLLECT_AFTER_S = 0.1
+"""After so long at the hold limit, garbage is collected once."""
 HOLD_POLL_S = 0.002
 """A request at the hold limit looks so often whether a batch was dropped."""
 
@@ -177,13 +179,14 @@ class Subscription:
         )
         if len(held) < self.hold and not in_the_way:
             return False
-        if self._waited_s() < self._options.hold_timeout_s:
+        waited_s, timeout_s = self._waited_s(), self._options.hold_timeout_s
+        if not self._collected and waited_s >= min(_COLLECT_AFTER_S, timeout_s):
+            self._collected = True
+            gc.collect()  # batches in reference cycles that nobody can reach are held by nobody
+            return self._is_limited(step, following)
+        if waited_s < timeout_s:
             return True
-        if self._collected:
-            raise self.limit_error(step)
-        self._collected = True
-        gc.collect()  # batches in reference cycles that nobody can reach are held by nobody
-        return self._is_limited(step, following)
+        raise self.limit_error(step)
 
     def _wait(self, run: _Run, stop: int | None) -> None:
         """The step has not come: tell the daemon that it is waited for, or ask again."""

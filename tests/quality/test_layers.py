@@ -48,7 +48,7 @@ EXCEPTIONS = {
     "loader_service.contract.fingerprint": {"os", "sys"},  # os.fspath, sys.modules alone
     "loader_service.contract.layout": {"ml_dtypes"},  # where a batch has a type of its
     "loader_service.contract.buffers": {"threading"},  # scratch memory of each thread
-    "loader_service.contract.fused.compiler": {"numba"},  # within functions, where it is installed: compiles, no more
+    "loader_service.contract.fused.compiler": {"numba", "sys"},  # numba within functions; sys.modules alone
     "loader_service.contract.fused.stores": {"numba", "llvmlite"},  # the same
     "loader_service.contract.samplers.bucketed": {"threading"},  # the lock of the plans that are kept
 }
