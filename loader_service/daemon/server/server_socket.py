@@ -192,16 +192,17 @@ class ServerSocket:
         self._loop.after(_HANDSHAKE_S, lambda: self._end_silent(connection))
 
     def _end_silent(self, connection: Connection) -> None:
-        if connection.identity is None and self._connections.get(connection.fd) is connection:
+        if connection.identity is None:
             self._end(connection, f"no handshake within {_HANDSHAKE_S:g} s")
 
     def _end(self, connection: Connection, why: PeerError | str = "") -> None:
-        """Hang up on a peer that is gone, or that broke a rule: then `why` says which."""
+        """Hang up on a peer that is gone, or that broke a rule: then `why` says which. Idempotent."""
+        if not self._is_open(connection):
+            return  # its descriptor may be another's by now
         if str(why):
             _log.warning("a connection was ended: %s", why)
         self._loop.unwatch(connection.fd)
-        if self._connections.get(connection.fd) is connection:
-            del self._connections[connection.fd]
+        del self._connections[connection.fd]
         if connection.identity is not None and self._by_identity.get(connection.identity) is connection:
             del self._by_identity[connection.identity]
         if connection in self._large:
@@ -210,6 +211,10 @@ class ServerSocket:
         if self._reading is connection:
             self._reading = None
             self._next_large()
+
+    def _is_open(self, connection: Connection) -> bool:
+        """False once it was ended: what it still had to say, and what waits for it, comes to nothing."""
+        return self._connections.get(connection.fd) is connection
 
     def _watch_queue(self, connection: Connection) -> None:
         """Wait until the peer takes what is queued for it."""
@@ -235,6 +240,8 @@ class ServerSocket:
             connection.receive()
             while (found := reader.next()) is not None:
                 self._take(connection, found)
+                if not self._is_open(connection):  # an answer found the peer gone
+                    raise PeerError("")
             if reader.announced:
                 self._announce(connection)
             elif len(reader) > _MAX_STRANGER_BYTES + _HEAD_BYTES and not self._knows(connection):
@@ -259,6 +266,7 @@ class ServerSocket:
                 self._name(connection)
             if found.body.startswith(b"\x04PING"):
                 connection.send_bytes(pong(found.body))
+                self._watch_queue(connection)
             return
         if len(found.body) > _MAX_STRANGER_BYTES and not self._is_member(identity):
             raise PeerError(f"a message of {len(found.body)} bytes before any Hello")

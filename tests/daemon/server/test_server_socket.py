@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket as stream
 import stat
 import time
@@ -195,14 +196,18 @@ def test_a_flood_does_not_keep_the_end_from_coming(harness: BrokerHarness) -> No
 # --- strangers -------------------------------------------------------------------------------------------
 
 
+def _ready(name: bytes) -> bytes:
+    body = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity" + len(name).to_bytes(4, "big") + name
+    return frame(body, 4)
+
+
 class Raw:
     """A peer that sends what it likes, from its handshake on."""
 
     def __init__(self, harness: BrokerHarness, name: bytes) -> None:
         self.socket = stream.socket(stream.AF_UNIX)
         self.socket.connect(str(harness.path))
-        ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity" + len(name).to_bytes(4, "big") + name
-        self.socket.sendall(GREETING + frame(ready, 4))
+        self.socket.sendall(GREETING + _ready(name))
         self.socket.setblocking(False)
 
     def send(self, data: bytes) -> int:
@@ -249,6 +254,47 @@ def test_a_stranger_is_hung_up_on_before_anything_is_decoded(
     raw.send(data)
     stranger_desk.until(raw.is_hung_up_on, "hung up on")
     raw.socket.close()
+
+
+@pytest.mark.parametrize("name", [b"one", b"other", b""])
+@pytest.mark.parametrize("rest", ["a message", "READY", "PING", "a large message", "nonsense"])
+def test_who_leaves_in_mid_sentence_is_forgotten_and_the_next_with_its_descriptor_is_not(
+    harness: BrokerHarness, name: bytes, rest: str
+) -> None:
+    """The first answer finds the peer gone; its connection has ended with the rest of what it said unread."""
+    watched: list[bytes] = []
+    reused: list[int] = []
+    ours, theirs = stream.socketpair()
+
+    def answer(identity: bytes, message: Message) -> None:
+        harness.handled.append((identity, message))
+        before = set(harness.front._connections)
+        harness.front.send(identity, Done(1))
+        for number in before - set(harness.front._connections):  # something of the daemon's own takes it
+            reused.append(os.dup2(ours.fileno(), number))
+            harness.loop.watch(number, lambda: watched.append(ours.recv(1)))
+
+    harness.front._handle = answer
+    said = {
+        "a message": frame(encode(Stop(2, 9))[0]),
+        "READY": _ready(name),
+        "PING": frame(b"\x04PING\0\0", 4),
+        "a large message": b"\x02" + (1 << 16).to_bytes(8, "big") + bytes(100),
+        "nonsense": ENDLESS,
+    }
+    raw = Raw(harness, name)
+    harness.until(lambda: harness.front._by_identity, "its handshake is complete")
+    raw.socket.sendall(frame(encode(Stop(1, 9))[0]) + said[rest] * 2)
+    raw.socket.close()
+    harness.until(lambda: reused, "its end is noticed")
+    theirs.send(b"x")
+    harness.until(lambda: watched == [b"x"], "what has its descriptor now is watched")
+    assert not harness.front._connections
+    assert not harness.front._by_identity
+    harness.loop.unwatch(reused[0])
+    os.close(reused[0])
+    ours.close()
+    theirs.close()
 
 
 def test_frames_of_members_that_do_not_end_keep_no_memory_and_end_at_last(
