@@ -113,6 +113,7 @@ class _Running:
         roles = case.roles(directory)
         self.consumers = [int(role.options.get("consumer", 0)) for role in roles if role.consumes]
         self._log = (directory / "log").open("wb")
+        self._before = _shared_files()
         self.began_ns = time.monotonic_ns()
         self._processes = [self._start(role, directory, pause_s) for role in roles]
 
@@ -151,7 +152,14 @@ class _Running:
                 process.wait()
         for pid in left:
             _kill(pid)
+        for path in _shared_files() - self._before:
+            path.unlink(missing_ok=True)
         self._log.close()
+
+
+def _shared_files() -> set[Path]:
+    """Files of Python's shared memory and semaphores, which some peers leave behind when they are ended."""
+    return {path for pattern in ("psm_*", "sem.mp-*") for path in Path("/dev/shm").glob(pattern)}
 
 
 def _kill(pid: int) -> None:
