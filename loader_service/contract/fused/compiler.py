@@ -8,7 +8,6 @@ disk beside the source, or in the user's cache directory; where neither can be w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, cast, get_args
@@ -162,7 +161,7 @@ def warm_up() -> int:
     """
     if not compiles():
         return 0
-    found = [one for one in _kernels if getattr(sys.modules.get(one.__module__), one.__qualname__, None) is one]
+    found = [one for one in _kernels if one.function.__globals__.get(one.__qualname__) is one]
     for one in found:
         _ = one.compiled
     return len(found)
