@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 
@@ -25,6 +25,14 @@ __all__ = ["pause", "readable", "run_in_thread", "serialize_tasks"]
 
 _POLL_S = 0.005
 """A wait looks for a message so often where no descriptors are left to watch for it."""
+
+
+class _Lock(Protocol):
+    """A lock of `threading`, of either kind."""
+
+    def acquire(self, blocking: bool = ...) -> bool: ...
+
+    def release(self) -> None: ...
 
 
 @asynccontextmanager
@@ -48,9 +56,19 @@ async def pause(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-async def readable(channel: Channel, timeout_s: float) -> None:
-    """Wait until something has come, the daemon has ended, or `timeout_s` seconds have passed."""
-    if channel.has_message():  # looks and resets the edge: the descriptor tells of what comes from now on
+async def readable(channel: Channel, lock: _Lock, timeout_s: float) -> None:
+    """Wait until something has come, the daemon has ended, or `timeout_s` seconds have passed.
+
+    lock: of the channel, which is touched only under it, and left alone while another thread reads.
+    """
+    if not lock.acquire(blocking=False):
+        await asyncio.sleep(min(timeout_s, _POLL_S))
+        return
+    try:
+        has_message = channel.has_message()  # resets the edge: the descriptor tells of what comes from now on
+    finally:
+        lock.release()
+    if has_message:
         await asyncio.sleep(0)
         return
     loop = asyncio.get_running_loop()
@@ -66,7 +84,11 @@ async def readable(channel: Channel, timeout_s: float) -> None:
         for source in sources:
             loop.remove_reader(source)
             os.close(source)
-    channel.wait(0)  # takes note of an end
+    if lock.acquire(blocking=False):
+        try:
+            channel.wait(0)  # takes note of an end
+        finally:
+            lock.release()
 
 
 async def run_in_thread(act: Callable[[Callable[[], bool]], None]) -> None:

@@ -145,10 +145,7 @@ class Consumer:
         from loader_client.aio import serialize_tasks
 
         async with serialize_tasks(self._task_locks):
-            if self.stop_step is not None and self.next_step >= self.stop_step:
-                self.close()
-                raise StopAsyncIteration
-            return await self._aread(self.next_step, None)
+            return await self._aread(None, None)
 
     async def aget(self, step: int, timeout_s: float | None = None) -> Batch:
         """`get` in an event loop, which goes on meanwhile. A task that is cancelled loses no batch: ask again.
@@ -267,8 +264,11 @@ class Consumer:
         finally:
             self._subscription.end_wait()
 
-    async def _aread(self, step: int, timeout_s: float | None) -> Batch:
-        """Wait for the batch of `step` in an event loop."""
+    async def _aread(self, step: int | None, timeout_s: float | None) -> Batch:
+        """Wait for the batch of `step` in an event loop; None: of the next one, whichever that is by then.
+
+        Raises StopAsyncIteration where there is no next one.
+        """
         from loader_client.aio import pause, readable, run_in_thread
 
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -278,15 +278,16 @@ class Consumer:
                     batch, busy = self._attempt_unless_busy(step)
                     if batch is not None:
                         return batch
-                    pause_s = self._pause_s(step, deadline, timeout_s)
+                    pause_s = self._pause_s(self.next_step if step is None else step, deadline, timeout_s)
                     if busy or self._subscription.at_limit:
                         await pause(min(pause_s, HOLD_POLL_S))
                     else:
-                        await readable(self._opened.channel, pause_s)
+                        await readable(self._opened.channel, self._lock, pause_s)
                     continue
                 except ServiceClosedError as error:
                     gone = error.message
-                await run_in_thread(partial(self._reconnect, step, deadline, gone))
+                at = self.next_step if step is None else step
+                await run_in_thread(partial(self._reconnect, at, deadline, gone))
         finally:
             self._subscription.end_wait()
 
@@ -307,13 +308,19 @@ class Consumer:
             self.next_step = step + 1
         return batch
 
-    def _attempt_unless_busy(self, step: int) -> tuple[Batch | None, bool]:
-        """`_attempt`, or the word that a thread is reading."""
+    def _attempt_unless_busy(self, step: int | None) -> tuple[Batch | None, bool]:
+        """`_attempt`, or the word that a thread is reading. What the next step is, is decided under the lock."""
         self._connection.sockets.check_process()
         if not self._lock.acquire(blocking=False):
             return None, True
         try:
-            return self._attempt(step), False
+            if step is not None:
+                return self._attempt(step), False
+            if self.stop_step is None or self.next_step < self.stop_step:
+                return self._attempt(self.next_step), False
+            if self._ended is None:  # not `close`, which would end the wait of another thread by an error
+                self._end("it was closed")
+            raise StopAsyncIteration
         finally:
             self._lock.release()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -58,7 +59,7 @@ def test_it_waits_until_something_has_come(
     async def main() -> int:
         number = channel.send(lambda request: Status(request, False))
         while (report := channel.take(number, Report)) is None:
-            await readable(channel, 20.0)
+            await readable(channel, threading.Lock(), 20.0)
         return report.request
 
     assert asyncio.run(main()) == 1
@@ -79,13 +80,21 @@ def test_it_waits_no_longer_than_it_is_told_and_leaves_no_descriptor(daemon: Fak
     async def main() -> tuple[int, int]:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
-            await readable(channel, 0.001)
+            await readable(channel, threading.Lock(), 0.001)
         return before, len(os.listdir("/proc/self/fd"))
 
     before, after = asyncio.run(main())
     assert after == before
     channel.close()
     sockets.close()
+
+
+def test_a_channel_that_another_thread_reads_is_left_alone() -> None:
+    """ZeroMQ's sockets are for one thread at a time."""
+    untouched: Any = object()
+    lock = threading.Lock()
+    with lock:
+        asyncio.run(readable(untouched, lock, 0.001))
 
 
 def test_a_thread_is_told_when_nobody_waits_for_it_any_more() -> None:

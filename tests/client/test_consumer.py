@@ -259,6 +259,35 @@ def test_tasks_of_one_consumer_get_different_steps_in_one_loop_and_in_the_next(c
         assert asyncio.run(main()) == list(range(12, 24))
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2, 63, 64, 65])
+def test_loops_of_several_threads_get_each_step_once_and_all_end(client: Client, steps: int) -> None:
+    """The next step is chosen where it is taken: another thread may have taken one while this one waited."""
+    got: list[int] = []
+    failed: list[BaseException] = []
+
+    async def read(consumer: Consumer) -> None:
+        async for batch in consumer:
+            got.append(batch.step)
+            batch.release()
+            await asyncio.sleep(0)
+
+    def run(consumer: Consumer) -> None:
+        try:
+            asyncio.run(read(consumer))
+        except BaseException as error:
+            failed.append(error)
+
+    with client.open("s", 0, steps) as consumer:
+        threads = [threading.Thread(target=run, args=(consumer,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert not failed
+    assert sorted(got) == list(range(steps))
+    assert consumer.closed
+
+
 def test_the_loop_goes_on_while_a_task_waits(client: Client, daemon: FakeDaemon) -> None:
     daemon.withheld = {0}
 
