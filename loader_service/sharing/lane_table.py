@@ -100,10 +100,13 @@ class LaneTable:
             segments = self._segments(self.prefetch, step)
             lane = Lane(next(self._ids), segments, step)
             self.lanes[lane.lane_id] = lane
-        lane.begin_again(step)
-        if len(lane.ring.slots) != self.prefetch:
+        elif len(lane.ring.slots) == self.prefetch:
+            lane.begin_again(step)
+        else:  # a refusal leaves it as it is
             missing = lane.ring.missing_for(range(step, step + self.prefetch))
-            self._give_all(lane.resize(self.prefetch, self._segments(missing, step)))
+            segments = self._segments(missing, step)
+            lane.begin_again(step)
+            self._give_all(lane.resize(self.prefetch, segments))
         return lane
 
     def _segments(self, number: int, step: int) -> list[str]:

@@ -224,14 +224,14 @@ def test_a_cancelled_wait_at_the_limit_does_not_shorten_the_next() -> None:
     with (
         service("slow") as daemon,
         loader_client.connect(daemon.endpoint) as client,
-        client.open("s", hold_timeout_s=2.0) as consumer,
+        client.open("s", hold_timeout_s=8.0) as consumer,
     ):
 
         async def main() -> None:
             kept = [await consumer.aget(0), await consumer.aget(1)]
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(consumer.aget(2), 1.0)
-            asyncio.get_running_loop().call_later(1.3, kept.clear)
+                await asyncio.wait_for(consumer.aget(2), 5.0)
+            asyncio.get_running_loop().call_later(4.0, kept.clear)
             assert (await consumer.aget(2)).step == 2
             kept = [await consumer.aget(3), await consumer.aget(4)]
             with pytest.raises(HoldLimitError):

@@ -6,7 +6,7 @@ import pytest
 
 from loader_service.errors import ArgumentError, MemoryLimitError
 from loader_service.sharing.consumer import ConsumerOptions, SlowConsumerPolicy
-from tests.sharing.model_events import PREFETCH, WAIT, claim_all, take
+from tests.sharing.model_events import PREFETCH, WAIT, claim_all, happen, take
 from tests.sharing.model_world import PAGE, World
 
 HOLDS_1 = ConsumerOptions(max_leases=1)
@@ -221,3 +221,13 @@ def test_one_who_was_put_out_does_not_count() -> None:
 def test_no_ring_is_empty() -> None:
     with pytest.raises(ArgumentError, match="at least 1"):
         World(2, 4).retune(0)
+
+
+def test_a_lane_that_is_to_begin_again_with_another_size_stays_as_it_is_where_memory_refuses_that() -> None:
+    """The events that once moved its base although nobody could join it."""
+    world = World(1, 3)
+    events = [("opens", 0, 0), ("claims", 0, 0), ("opens", 0, 1), ("asks for one alone", 0, 2), ("closes", 0, 0)]
+    for name, which, n in [*events, ("retunes", 1, 0), ("opens", 0, 0)]:
+        happen(world, name, which, n)  # compares lanes and model after each
+    assert world.tally["refused"] > 0
+    world.end()
