@@ -171,9 +171,12 @@ class DaemonRunner:
         daemon.seconds = time.monotonic() - daemon.started_s
 
 
+_WORKER = "loader_service.daemon.workers.main"
+
+
 def _end_children_of_killed(daemon: DaemonProcess) -> None:
     """End what the datasets of a daemon that was killed have started: nobody else can, for its workers died with it."""
     for pid, command in processes_with_environment(_DAEMON_MARK, str(daemon.log)):
-        if command.split() == CHILD_COMMAND:
+        if command.split() == CHILD_COMMAND or _WORKER in command:  # a child that has not become its program yet
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
