@@ -26,6 +26,7 @@ __all__ = ["ENVIRONMENT_MARK", "DaemonProcess", "DaemonRunner"]
 
 ENVIRONMENT_MARK = "LOADER_SERVICE_SOAK"
 """The environment variable by which the processes of a soak are recognised."""
+_WORKER = "loader_service.daemon.workers.main"
 _DAEMON_MARK = "LOADER_SERVICE_SOAK_DAEMON"
 """The environment variable by which the processes that one daemon's datasets started are recognised: its log."""
 _POLL_S, _MEASURE_S, _RESTART_S, _END_S = 0.02, 1.0, 0.1, 20.0
@@ -169,9 +170,6 @@ class DaemonRunner:
                 daemon.process.kill()
             time.sleep(_POLL_S)
         daemon.seconds = time.monotonic() - daemon.started_s
-
-
-_WORKER = "loader_service.daemon.workers.main"
 
 
 def _end_children_of_killed(daemon: DaemonProcess) -> None:
